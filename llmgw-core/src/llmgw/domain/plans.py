@@ -1,0 +1,71 @@
+"""Why not, and what to do next: the reconciler's answer as a value.
+
+Why-not is a value, not a string: the page, `llmgw ctl explain`, the 503 body and the log
+all print the same `Refusal` in the same words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmgw.domain.commands import ShardSpec
+from llmgw.domain.ids import ModelName, NodeId, ProfileName, ReplicaId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """One coded reason, with those that it was made of below it.
+
+    code is stable snake_case, explained in the operations handbook. need and have are short
+    texts with units. An empty code or sentence is a bug.
+    """
+
+    code: str
+    sentence: str  #: e.g. `needs 2 devices with 40 GiB free, gpu-01 has 1`
+    model: ModelName | None = None
+    profile: ProfileName | None = None
+    node: NodeId | None = None
+    need: str = ""
+    have: str = ""
+    hint: str = ""  #: the cheapest way out
+    parts: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartReplica:
+    """Order every shard of a new replica."""
+
+    replica: ReplicaId
+    model: ModelName
+    profile: ProfileName
+    shards: tuple[tuple[NodeId, ShardSpec], ...]
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainReplica:
+    """Take no new request; it stays until its requests have ended."""
+
+    replica: ReplicaId
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReplica:
+    """End every shard and forget the assignment."""
+
+    replica: ReplicaId
+    because: str
+    grace_s: float | None = None
+
+
+Action = StartReplica | DrainReplica | StopReplica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One step toward the catalog. Every action is safe to repeat."""
+
+    actions: tuple[Action, ...] = ()
+    unplaced: tuple[Refusal, ...] = ()  #: one tree per model that has fewer replicas than it should
+    recheck_after_s: float | None = None  #: None: nothing changes by itself

@@ -1,0 +1,46 @@
+"""Durations as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(value: object) -> float:
+    """Return seconds for `90`, `1.5`, `90s`, `15m`, `1h30m` or `250ms`.
+
+    Raises ValueError that says what would be right. A bool is refused: YAML reads `on` as one.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    elif (
+        isinstance(value, str)
+        and (parts := _PART.findall(value.strip()))
+        and ("".join(number + unit for number, unit in parts) == value.strip())
+    ):
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    else:
+        raise ValueError(f"must be seconds or a duration such as 30s, 15m or 1h30m, got {value!r}")
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"must be a finite duration of at least 0, got {value!r}")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Return the two largest units of a duration for people: `45s`, `3m20s`, `2h5m`, `4d1h`."""
+    whole = max(0, int(seconds))
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, secs = divmod(rest, 60)
+    parts = [f"{days}d", f"{hours}h", f"{minutes}m", f"{secs}s"]
+    first = next((index for index, part in enumerate(parts) if not part.startswith("0")), 3)
+    shown = [part for part in parts[first : first + 2] if not part.startswith("0")]
+    return "".join(shown) or "0s"
+
+
+Seconds = Annotated[float, BeforeValidator(parse_duration)]
