@@ -169,7 +169,8 @@ class Model(CatalogValue):
             raise ValueError(f"profiles must have different names, got {repeated!r} twice")
         if self.idle_after is not None and self.replicas.min != 0:
             raise ValueError(
-                f"idle_after needs replicas.min: 0, got {self.replicas.min}: a model with a minimum never sleeps"
+                f"idle_after needs replicas.min: 0, got {self.replicas.min}: "
+                "a model with a minimum never sleeps"
             )
         return self
 

@@ -1,0 +1,215 @@
+"""Settings of `llmgw server` and `llmgw router`. Where each value comes from is `loading`'s business.
+
+Figures without a comment of their own are those of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+
+from llmgw.config.section import Seconds, Section
+from llmgw.domain.catalog import Model
+
+
+class StaticEndpoint(Section):
+    """An engine that llmgw did not start and does not supervise."""
+
+    id: str
+    url: str
+    """http or https base URL, without `/v1`."""
+    models: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names that it answers to, the canonical one first."""
+    engine: str = ""
+    """Adapter whose metrics and errors it has; empty: unknown."""
+    pool: str = "static"
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    priority: int = 0
+    api_key_file: Path | None = None
+    headers: Mapping[str, str] = {}
+    health_path: str | None = "/health"
+    max_inflight: Annotated[int, Field(ge=1)] | None = None
+
+
+class Deadlines(Section):
+    """How long each phase of a request may take."""
+
+    connect: Seconds = 2.0
+    first_byte_min: Seconds = 60.0
+    first_byte_max: Seconds = 600.0
+    """A stream's first byte is due after min(max, max(min, 10 + prompt_tokens / 500)) seconds."""
+    between_chunks: Seconds = 60.0
+    client_stalled: Seconds = 60.0
+    """A client that does not read for this long is cut, and its engine's work with it."""
+    whole_request: Seconds | None = None
+    request_head: Seconds = 10.0
+    request_body_idle: Seconds = 60.0
+    keep_alive: Seconds = 75.0
+    queue: Seconds = 30.0
+    """Longest wait for a slot of a running model."""
+    wake_wait: Seconds = 300.0
+    """Longest wait for a sleeping model."""
+    hold_commit: Seconds = 10.0
+    """A held streaming client gets its 200 and comments after this long."""
+
+
+class Ejection(Section):
+    """When an endpoint is left out, and for how long."""
+
+    failures: Annotated[int, Field(ge=1)] = 5
+    """Failures in a row. 4xx and 429 never count."""
+    base: Seconds = 30.0
+    cap: Seconds = 300.0
+    max_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """At most this share of a model's endpoints, and never the last one."""
+    panic_below: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """With fewer healthy ones than this share, every ready endpoint is used."""
+    slow_start: Seconds = 30.0
+
+
+class Retry(Section):
+    """Second tries, only before the first byte."""
+
+    budget: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Share of the model's requests in ten seconds."""
+    budget_floor: Annotated[int, Field(ge=0)] = 3
+
+
+class HealthChecks(Section):
+    """The router's own look at engines."""
+
+    interval: Seconds = 5.0
+    timeout: Seconds = 10.0
+    bad: Annotated[int, Field(ge=1)] = 3
+    good: Annotated[int, Field(ge=1)] = 2
+    stuck_after: Seconds = 60.0
+    """Requests run but no token counter moves for this long: not ready."""
+    load_interval: Seconds = 1.0
+
+
+class RoutingProfile(Section):
+    """A named way of choosing endpoints."""
+
+    balancer: str = "least_outstanding"
+    options: Mapping[str, object] = {}
+
+
+class Queueing(Section):
+    """How many requests may wait, per model."""
+
+    length: Annotated[int, Field(ge=0)] = 1024
+    classes: tuple[str, ...] = ("high", "normal", "low")
+    """Priority classes, the most urgent first; header `x-llmgw-priority` names one."""
+
+
+class RouterSettings(Section):
+    """The data plane."""
+
+    default_profile: str = "least_outstanding"
+    profiles: Mapping[str, RoutingProfile] = {}
+    """Named routing profiles; every balancer is one by its own name as well."""
+    deadlines: Deadlines = Deadlines()
+    ejection: Ejection = Ejection()
+    retry: Retry = Retry()
+    health: HealthChecks = HealthChecks()
+    queue: Queueing = Queueing()
+    body_limit_mib: Annotated[float, Field(gt=0)] = 64.0
+    max_connections: Annotated[int, Field(ge=1)] = 16384
+    max_connections_per_address: Annotated[int, Field(ge=1)] | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks whose X-Forwarded-For is believed."""
+    path_prefix: str = ""
+    """Path below which a proxy mounts the API, e.g. `/llm`."""
+    cors_origins: tuple[str, ...] = ()
+    access_log: bool = True
+
+
+class ControlSettings(Section):
+    """The control plane."""
+
+    enabled: Literal["auto", "on", "off"] = "auto"
+    """auto: on when a model declares a profile, `store.url` is set or the catalog is not empty."""
+    interval: Seconds = 5.0
+    """Longest time between two passes; events wake it earlier."""
+    base_backoff: Seconds = 5.0
+    max_backoff: Seconds = 300.0
+    crash_limit: Annotated[int, Field(ge=1)] = 5
+    suspect_after: Seconds = 15.0
+    disconnected_after: Seconds = 45.0
+    lost_after: Seconds | None = 300.0
+    """null: a node never becomes lost by itself."""
+    settle: Seconds = 30.0
+    publish_interval: Seconds = 1.0
+    port_range: tuple[int, int] = (20000, 29999)
+    mgmt_interface: str | None = None
+    placement_policy: str = "pack"
+    dispatcher: str = "grpc"
+    lease_store: str = "store"
+    drain_limit: Seconds = 300.0
+
+
+class StoreSettings(Section):
+    """Where operators' intent and history are kept."""
+
+    url: str | None = None
+    """SQLAlchemy URL; null: `<state_dir>/llmgw.db` where a control plane runs."""
+
+
+class TlsSettings(Section):
+    """Certificate of the API and admin listeners; files are read again when they change."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class AuthSettings(Section):
+    """Who may use the API and the admin listener."""
+
+    api_keys: Literal["auto", "on", "off"] = "auto"
+    """auto: on unless the API listener is loopback only."""
+    admin_on_api: bool | None = None
+    """Serve /admin on the API listener; null: only while that is loopback."""
+    admin_token_file: Path | None = None
+    """null: `<state_dir>/admin.token`, made at first start."""
+    insecure_bind: bool = False
+
+
+class OutgoingSettings(Section):
+    """Where URLs from the catalog or from clients may lead."""
+
+    allow: tuple[str, ...] = ()
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class ServerSettings(Section):
+    """Everything that one server process is told."""
+
+    state_dir: Path | None = None
+    """Everything that a server keeps lies below it; null: the platform's state folder."""
+    listen: str = "127.0.0.1:8080"
+    admin_listen: str = "127.0.0.1:8081"
+    agent_listen: str = "127.0.0.1:8082"
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    store: StoreSettings = StoreSettings()
+    endpoints: tuple[StaticEndpoint, ...] = ()
+    models: tuple[Model, ...] = ()
+    catalog_dir: Path | None = None
+    router: RouterSettings = RouterSettings()
+    control: ControlSettings = ControlSettings()
+    tls: TlsSettings = TlsSettings()
+    auth: AuthSettings = AuthSettings()
+    outgoing: OutgoingSettings = OutgoingSettings()
+    cluster_secret_file: Path | None = None
+    cluster_secret: SecretStr | None = None
+    log: LogSettings = LogSettings()
+    drain_limit: Seconds = 30.0
+    """How long open streams may go on after SIGTERM."""
+    plugins: Mapping[str, object] = {}
+    """Sections of plugins by name; checked against the types that they declare."""
