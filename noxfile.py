@@ -1,0 +1,178 @@
+"""Everything that is done with this repository, one command each.
+
+    nox -s up                 set all up and serve a small real model
+    nox -s tests              everything that CI runs
+    nox -s lint|types|imports|unit|e2e|docs|wheels|proto     each part by itself
+    nox -s bench|chaos|engines|clients|simulate|soak|scale|placement|browser
+                              slow suites, each with its own report
+
+Nothing but Python 3.11+ and pip is needed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+CORE = "llmgw-core"
+DISTRIBUTIONS = (
+    CORE,
+    "llmgw-agent",
+    "llmgw-engine-vllm",
+    "llmgw-engine-sglang",
+    "llmgw-engine-llamacpp",
+)
+SOURCES = tuple(f"{name}/src" for name in DISTRIBUTIONS)
+TESTS = tuple(f"{name}/tests" for name in DISTRIBUTIONS)
+
+nox.needs_version = ">=2024.10.9"
+nox.options.sessions = ["tests"]
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+
+
+def install(session: nox.Session, *, tools: str | None = "tests") -> None:
+    """Install all five distributions from this tree, and one group of tools (`requirements/`)."""
+    editable = [part for name in DISTRIBUTIONS for part in ("-e", _with_extras(name))]
+    chosen = ["-r", f"requirements/{tools}.txt"] if tools else []
+    session.install("--disable-pip-version-check", *editable, *chosen)
+
+
+def _with_extras(name: str) -> str:
+    return f"{name}[demo]" if name == "llmgw-engine-llamacpp" else name
+
+
+@nox.session
+def up(session: nox.Session) -> None:
+    """Serve a small real model: `nox -s up`, or `nox -s up -- --once` to ask it one question."""
+    install(session, tools=None)
+    session.run("llmgw", "up", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All of what CI runs, in one environment."""
+    install(session)
+    _lint(session)
+    _imports(session)
+    _types(session)
+    _proto(session)
+    _unit(session)
+    _e2e(session)
+    _docs(session)
+    _wheels(session)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Formatting and lint rules."""
+    session.install("-r", "requirements/lint.txt")
+    _lint(session)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Strict types over sources and tests."""
+    install(session)
+    _types(session)
+
+
+@nox.session
+def imports(session: nox.Session) -> None:
+    """The house's import directions."""
+    install(session)
+    _imports(session)
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """Unit tests; positional arguments go to pytest."""
+    install(session)
+    _unit(session)
+
+
+@nox.session
+def e2e(session: nox.Session) -> None:
+    """Real processes, sockets and engines; positional arguments go to pytest."""
+    install(session)
+    _e2e(session)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation strictly."""
+    install(session)
+    _docs(session)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build all wheels and sdists, and try them alone and together in clean environments."""
+    session.install("-r", "requirements/wheels.txt")
+    _wheels(session)
+
+
+@nox.session
+def proto(session: nox.Session) -> None:
+    """Regenerate the wire code; `-- --check` only compares."""
+    install(session)
+    if "--check" in session.posargs:
+        _proto(session)
+    else:
+        session.run("python", "llmgw-agent/tests/wire/generate.py")
+
+
+def _lint(session: nox.Session) -> None:
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+def _types(session: nox.Session) -> None:
+    session.run("mypy", *SOURCES)
+    # One run per distribution: their test folders have files of the same name.
+    for folder in TESTS:
+        session.run("mypy", folder)
+
+
+def _imports(session: nox.Session) -> None:
+    session.run("lint-imports", "--config", ".importlinter")
+
+
+def _proto(session: nox.Session) -> None:
+    session.run("python", "llmgw-agent/tests/wire/generate.py", "--check")
+
+
+def _unit(session: nox.Session) -> None:
+    session.run("pytest", "-m", "not e2e and not slow", *TESTS, *session.posargs)
+
+
+def _e2e(session: nox.Session) -> None:
+    session.run("pytest", "-m", "e2e and not slow", "--timeout=180", *TESTS, *session.posargs)
+
+
+def _docs(session: nox.Session) -> None:
+    session.run("mkdocs", "build", "--strict", "--quiet", "--site-dir", session.create_tmp())
+
+
+def _wheels(session: nox.Session) -> None:
+    out = Path(session.create_tmp()) / "dist"
+    shutil.rmtree(out, ignore_errors=True)
+    for name in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--outdir", str(out), name, silent=True)
+    built = sorted(str(path) for path in out.iterdir())
+    session.run("python", "-m", "twine", "check", "--strict", *built, silent=True)
+    by_name = {path.name.split("-")[0].replace("_", "-"): path for path in out.glob("*.whl")}
+    for label, chosen in (("core", [CORE]), ("all", list(DISTRIBUTIONS))):
+        home = out.parent / f"venv-{label}"
+        shutil.rmtree(home, ignore_errors=True)
+        session.run(sys.executable, "-m", "venv", str(home), external=True)
+        python = str(home / "bin" / "python")
+        wheels_of = [str(by_name[name]) for name in chosen]
+        pip = [python, "-m", "pip", "--disable-pip-version-check"]
+        session.run(*pip, "install", "--quiet", *wheels_of, external=True)
+        session.run(*pip, "check", external=True)
+        session.run(str(home / "bin" / "llmgw"), "plugins", external=True, silent=True)
