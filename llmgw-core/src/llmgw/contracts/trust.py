@@ -2,6 +2,7 @@
 
 Core keeps the keys (in the store, so that any server can sign); whoever carries the node
 stream uses this seam. All methods may wait for the store: call them off the event loop.
+The token that a first certificate is given for, and its proof: `contracts.join`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class NodeTrust(Protocol):
         """Sign the first certificate of a node whose join-token proof has been verified by TLS.
 
         Raises PermanentError if the token is spent, expired, revoked, local-only and
-        `peer_address` is not this machine, or if the node id is revoked.
+        `peer_address` (an IP without brackets, or `unix`) is not this machine, or if the node id
+        is revoked.
         """
         ...
 
