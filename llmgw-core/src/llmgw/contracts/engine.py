@@ -148,6 +148,18 @@ class MemoryReport:
 
 
 @runtime_checkable
+class KnowsBatchSize(Protocol):
+    """The engine's options say how many requests it computes at a time."""
+
+    def batch_size(self, spec: ShardSpec) -> int | None:
+        """Return that number; more requests wait inside the engine. None: not limited by options.
+
+        A profile's `max_inflight` comes before it.
+        """
+        ...
+
+
+@runtime_checkable
 class ReportsMemory(Protocol):
     """The engine prints what it took while it starts."""
 
