@@ -1,0 +1,1 @@
+"""Alembic's folder. Migrations go forward only; a backup is the way back."""

@@ -1,0 +1,1 @@
+"""One file per released schema. A released file is never edited."""

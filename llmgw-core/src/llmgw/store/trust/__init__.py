@@ -1,0 +1,1 @@
+"""Certificates of nodes: the cluster's authority, join tokens, revocations."""
