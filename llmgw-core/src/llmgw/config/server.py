@@ -8,20 +8,52 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
+from llmgw.config.addresses import Address
 from llmgw.config.section import Seconds, Section
 from llmgw.domain.catalog import Model
+from llmgw.domain.ids import model_name_problem
+
+
+def _listening(text: str) -> str:
+    return str(Address.parse(text))
+
+
+def _listening_or_socket(text: str) -> str:
+    return text if text.startswith("unix:/") else _listening(text)
+
+
+def _base_url(text: str) -> str:
+    url = text.strip().rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"must be an http or https URL such as http://127.0.0.1:8000, got {url!r}")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must not hold a user or password; use api_key_file or headers")
+    if parts.query or parts.fragment:
+        raise ValueError(f"must end with its path, got {url!r}")
+    if parts.path.endswith("/v1"):
+        raise ValueError(f"must leave out /v1, which is added to each request, got {url!r}")
+    _ = parts.port  # raises ValueError where it is no port
+    return url
+
+
+def _model_name(text: str) -> str:
+    if problem := model_name_problem(text.strip()):
+        raise ValueError(problem)
+    return text.strip()
 
 
 class StaticEndpoint(Section):
     """An engine that llmgw did not start and does not supervise."""
 
-    id: str
-    url: str
-    """http or https base URL, without `/v1`."""
-    models: Annotated[tuple[str, ...], Field(min_length=1)]
+    id: Annotated[str, Field(min_length=1)]
+    url: Annotated[str, AfterValidator(_base_url)]
+    """http or https base URL, without `/v1`; a slash at its end is dropped."""
+    models: Annotated[tuple[Annotated[str, AfterValidator(_model_name)], ...], Field(min_length=1)]
     """Names that it answers to, the canonical one first."""
     engine: str = ""
     """Adapter whose metrics and errors it has; empty: unknown."""
@@ -95,6 +127,8 @@ class RoutingProfile(Section):
 
     balancer: str = "least_outstanding"
     options: Mapping[str, object] = {}
+    pools: tuple[str, ...] = ()
+    """Only endpoints of these pools are used; empty: all."""
 
 
 class Queueing(Section):
@@ -193,9 +227,12 @@ class ServerSettings(Section):
 
     state_dir: Path | None = None
     """Everything that a server keeps lies below it; null: the platform's state folder."""
-    listen: str = "127.0.0.1:8080"
-    admin_listen: str = "127.0.0.1:8081"
-    agent_listen: str = "127.0.0.1:8082"
+    listen: Annotated[str, AfterValidator(_listening)] = "127.0.0.1:8080"
+    """Where clients come; `HOST:PORT`, port 0 lets the system choose."""
+    admin_listen: Annotated[str, AfterValidator(_listening)] = "127.0.0.1:8081"
+    """Where operators come: the admin API, the page, `/metrics`."""
+    agent_listen: Annotated[str, AfterValidator(_listening_or_socket)] = "127.0.0.1:8082"
+    """Where agents come; `unix:/PATH` for one machine."""
     workers: Annotated[int, Field(ge=1, le=256)] = 1
     store: StoreSettings = StoreSettings()
     endpoints: tuple[StaticEndpoint, ...] = ()
@@ -213,3 +250,5 @@ class ServerSettings(Section):
     """How long open streams may go on after SIGTERM."""
     plugins: Mapping[str, object] = {}
     """Sections of plugins by name; checked against the types that they declare."""
+    required_plugins: tuple[str, ...] = ()
+    """Distributions whose plugins must load, or the start fails; `*` means every one installed."""

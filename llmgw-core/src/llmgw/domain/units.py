@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -17,6 +18,8 @@ def parse_duration(value: object) -> float:
     Raises ValueError that says what would be right. A bool is refused: YAML reads `on` as one.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    elif isinstance(value, str) and _NUMBER.fullmatch(value.strip()):  # from the environment
         seconds = float(value)
     elif (
         isinstance(value, str)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, TypeVar, cast
 
+from llmgw.config.installed import Installed
 from llmgw.config.section import Section
 from llmgw.contracts.balancing import BalancerFactory
 from llmgw.contracts.dispatch import Dispatcher, DispatcherContext
@@ -69,6 +70,18 @@ class Registry:
             sections=_merged("Section", [(plugin, plugin.sections) for plugin in loaded]),
             distributions=loaded,
             failures=failures,
+        )
+
+    @property
+    def installed(self) -> Installed:
+        """What settings are checked against."""
+        return Installed(
+            engines={name: adapter.check for name, adapter in self.engines.items()},
+            weights={scheme: source.problem for scheme, source in self.weight_sources.items()},
+            balancers={name: factory.make for name, factory in self.balancers.items()},
+            policies=frozenset(self.policies),
+            sections=self.sections,
+            failed={failure.distribution: failure.reason for failure in self.failures},
         )
 
     def dispatchers(self, context: DispatcherContext) -> Supplied[Dispatcher]:
