@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId
@@ -65,6 +65,31 @@ class Balancer(Protocol):
 
     def forget(self, endpoint: EndpointId) -> None:
         """The endpoint left, or a new process stands behind it: drop what was learnt of it."""
+        ...
+
+
+@runtime_checkable
+class ReadsSession(Protocol):
+    """A balancer that wants `RoutedRequest.session_key`."""
+
+    session_header: str | None  #: lower case; None: no header names a session
+    session_user_field: bool  #: the body's `user` is the key where the header is absent
+
+
+@runtime_checkable
+class ReadsEngineLoad(Protocol):
+    """A balancer that looks at `EndpointLoad.engine_load`: metrics are then read more often."""
+
+    reads_engine_load: bool
+
+
+@runtime_checkable
+class HasIndex(Protocol):
+    """A balancer that remembers requests, within bounds that the metrics show."""
+
+    @property
+    def index_size(self) -> int:
+        """Entries held now."""
         ...
 
 

@@ -1,0 +1,241 @@
+"""Holds requests that cannot go yet, and lets them go in a fair order.
+
+Everything happens in the caller's turn on the event loop; nothing waits here. A request that
+can go at once is called back from within `enter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+from llmgw.clock import Clock
+from llmgw.config.server import RouterSettings
+from llmgw.contracts.balancing import RoutedRequest
+from llmgw.contracts.sinks import Nudge
+from llmgw.domain.endpoints import ModelState
+from llmgw.domain.ids import ModelName
+from llmgw.errors import RequestError
+from llmgw.router.admission import refusals
+from llmgw.router.admission.line import ModelLine, Ticket
+from llmgw.router.admission.pace import Pace
+from llmgw.router.table import ModelRoute, Table, Unavailable, Why
+
+_RENUDGE_S = 30.0
+"""While somebody waits, the control plane is asked again: it may have been restarted since."""
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Reserve(Protocol[R_co]):
+    """`Selector.reserve`, as admission needs it."""
+
+    def __call__(
+        self, route: ModelRoute, request: RoutedRequest, *, profile: str | None
+    ) -> R_co | Unavailable: ...
+
+
+class HasKey(Protocol):
+    """A key's grant, as admission needs it: shares are fair between keys."""
+
+    @property
+    def key_id(self) -> str: ...
+
+
+class Admission(Generic[R]):
+    """The waiting lines of all models.
+
+    Call `room` whenever a slot or an endpoint has become free, `refresh` after each new table
+    and `tick` a few times a second.
+    """
+
+    def __init__(self, settings: RouterSettings, reserve: Reserve[R], clock: Clock) -> None:
+        self.nudges: Nudge | None = None  #: who wakes models; set by the server's wiring
+        self._reserve = reserve
+        self._clock = clock
+        self._length = settings.queue.length
+        self._slot_wait_s = settings.deadlines.queue
+        self._wake_wait_s = settings.deadlines.wake_wait
+        names = settings.queue.classes or ("normal",)
+        self._priorities = {name: rank for rank, name in enumerate(names)}
+        self._usual = self._priorities.get("normal", len(names) // 2)
+        self._lines: dict[ModelName, ModelLine[R]] = {}
+        self._paces: dict[ModelName, Pace] = {}
+
+    def priority(self, name: str | None) -> int:
+        """Return the rank of a class, 0 the most urgent; an unknown name means the usual one."""
+        return self._priorities.get(name, self._usual) if name else self._usual
+
+    def queued(self) -> dict[ModelName, int]:
+        """Return how many requests wait, by canonical name; models without any are left out."""
+        return {name: line.count for name, line in self._lines.items() if line.count}
+
+    def enter(
+        self,
+        route: ModelRoute,
+        request: RoutedRequest,
+        *,
+        grant: HasKey | None,
+        priority: int,
+        on_ready: Callable[[R], None],
+        on_refused: Callable[[RequestError], None],
+        profile: str | None = None,
+    ) -> Ticket[R]:
+        """Let a request go, wait or be refused; exactly one of the callbacks comes, once.
+
+        It may come before this returns, or never after `leave` of the returned ticket.
+        priority: from `priority()`.
+        """
+        now = self._clock.monotonic()
+        ticket = Ticket(
+            request,
+            key=grant.key_id if grant is not None else "",
+            priority=priority,
+            profile=profile,
+            entered=now,
+            on_ready=on_ready,
+            on_refused=on_refused,
+        )
+        line = self._lines.get(route.name)
+        is_cold = False
+        if line is None or not line.is_behind(profile, priority):
+            got = self._reserve(route, request, profile=profile)
+            if not isinstance(got, Unavailable):
+                on_ready(got)
+                return ticket
+            is_cold = got.why is Why.NO_ENDPOINT
+        elif line.is_cold:
+            is_cold = True
+        if is_cold and route.state is ModelState.UNPLACEABLE:
+            on_refused(refusals.unplaceable(route, retry_after_s=self._pace(route).wake_s(None)))
+            return ticket
+        if line is None:
+            line = ModelLine(route, classes=len(self._priorities), now=now)
+            self._lines[route.name] = line
+        line.warm(is_cold=is_cold, now=now)
+        victim = None
+        if line.count >= self._length:
+            victim = line.newest_below(priority)
+            if victim is None:
+                on_refused(self._too_late(line, ticket, now=now))
+                return ticket
+            line.remove(victim)
+        line.push(ticket)
+        self._nudge(line, now)
+        if victim is not None:
+            victim.on_refused(
+                refusals.outranked(route, retry_after_s=self._pace(route).drain_s(line.count))
+            )
+        return ticket
+
+    def room(self, models: Iterable[ModelName]) -> None:
+        """Serve those who wait for these models, as far as there is room."""
+        if self._lines:
+            for name in models:
+                if (line := self._lines.get(name)) is not None and line.count:
+                    self._serve(line)
+
+    def refresh(self, table: Table) -> None:
+        """Take a new table, which the selector has already: withdrawn models' requests end."""
+        for name, line in tuple(self._lines.items()):
+            route = table.find(name)
+            if route is None:
+                for ticket in line.waiting():
+                    self._refuse(line, ticket, refusals.withdrawn(name))
+            else:
+                line.route = route
+                self._serve(line)
+                if line.is_cold and route.state is ModelState.UNPLACEABLE:
+                    retry_after_s = self._pace(route).wake_s(None)
+                    for ticket in line.waiting():
+                        error = refusals.unplaceable(route, retry_after_s=retry_after_s)
+                        self._refuse(line, ticket, error)
+        self._paces = {
+            name: pace for name, pace in self._paces.items() if table.find(name) is not None
+        }
+
+    def tick(self) -> None:
+        """Refuse those who have waited too long, and ask again for models that still sleep."""
+        now = self._clock.monotonic()
+        for name, line in tuple(self._lines.items()):
+            while (ticket := line.oldest()) is not None and now >= self._due(line, ticket):
+                self._refuse(line, ticket, self._too_late(line, ticket, now=now))
+            if line.count:
+                self._nudge(line, now)
+            elif not line.is_serving:
+                del self._lines[name]
+
+    def refuse_all(self, error: RequestError) -> None:
+        """Refuse everybody who waits: the router is about to end."""
+        for line in tuple(self._lines.values()):
+            for ticket in line.waiting():
+                self._refuse(line, ticket, error)
+
+    def _serve(self, line: ModelLine[R]) -> None:
+        # A callback may give its slot back at once, which leads here again from within. The
+        # outer call goes on then: two loops over one line would serve out of order.
+        if line.is_serving:
+            line.must_serve_again = True
+            return
+        line.is_serving = True
+        try:
+            line.must_serve_again = True
+            while line.must_serve_again:
+                line.must_serve_again = False
+                for lane in tuple(line.lanes.values()):
+                    while (ticket := line.head(lane)) is not None and self._serve_one(line, ticket):
+                        pass
+        finally:
+            line.is_serving = False
+
+    def _serve_one(self, line: ModelLine[R], ticket: Ticket[R]) -> bool:
+        now = self._clock.monotonic()
+        got = self._reserve(line.route, ticket.request, profile=ticket.profile)
+        if isinstance(got, Unavailable):
+            line.warm(is_cold=got.why is Why.NO_ENDPOINT, now=now)
+            return False
+        pace = self._pace(line.route)
+        if line.is_cold:
+            pace.woke(now - ticket.entered)
+        line.warm(is_cold=False, now=now)
+        line.take(ticket)
+        pace.served(now, still_waiting=line.count > 0)
+        ticket.on_ready(got)
+        return True
+
+    def _refuse(self, line: ModelLine[R], ticket: Ticket[R], error: RequestError) -> None:
+        if ticket.is_waiting:
+            line.remove(ticket)
+            ticket.on_refused(error)
+
+    def _too_late(self, line: ModelLine[R], ticket: Ticket[R], *, now: float) -> RequestError:
+        pace = self._pace(line.route)
+        waited_s = now - ticket.entered
+        if line.is_cold and (ticket.is_waiting or not line.count):
+            return refusals.no_endpoint(
+                line.route,
+                waited_s=waited_s,
+                retry_after_s=pace.wake_s(line.route.expected_wait_s),
+            )
+        return refusals.saturated(
+            line.route,
+            waited_s=waited_s if ticket.is_waiting else None,
+            retry_after_s=pace.drain_s(line.count),
+        )
+
+    def _due(self, line: ModelLine[R], ticket: Ticket[R]) -> float:
+        if line.is_held:
+            return ticket.entered + self._wake_wait_s
+        return max(ticket.entered, line.warm_since) + self._slot_wait_s
+
+    def _nudge(self, line: ModelLine[R], now: float) -> None:
+        if not line.is_cold or line.route.state is not ModelState.ASLEEP:
+            line.nudged_at = None
+        elif line.nudged_at is None or now - line.nudged_at >= _RENUDGE_S:
+            line.nudged_at = now
+            if self.nudges is not None:
+                self.nudges.nudge(line.route.name)
+
+    def _pace(self, route: ModelRoute) -> Pace:
+        return self._paces.setdefault(route.name, Pace())

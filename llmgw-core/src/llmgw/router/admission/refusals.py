@@ -1,0 +1,78 @@
+"""What a client is told when its request cannot run. Values only: one wording for each case."""
+
+from __future__ import annotations
+
+import math
+
+from llmgw.errors import RequestError
+from llmgw.router.table import ModelRoute
+
+
+def whole_seconds(seconds: float) -> float:
+    """Return a `Retry-After`: whole seconds, at least 1 (RFC 9110 10.2.3 knows no fractions)."""
+    return float(max(1, math.ceil(seconds)))
+
+
+def saturated(route: ModelRoute, *, waited_s: float | None, retry_after_s: float) -> RequestError:
+    """Everything runs, all of it is full. waited_s: None if it was not even let into the line."""
+    what = (
+        "as many requests wait as may"
+        if waited_s is None
+        else f"no slot became free within {waited_s:.0f} s"
+    )
+    return RequestError(
+        f"model {route.name!r} is saturated: {what}; try again later",
+        status=429,
+        code="saturated",
+        kind="rate_limit_error",
+        param="model",
+        retry_after_s=whole_seconds(retry_after_s),
+    )
+
+
+def outranked(route: ModelRoute, *, retry_after_s: float) -> RequestError:
+    """It gave up its place to a request of a higher class."""
+    return RequestError(
+        f"model {route.name!r} is saturated: a request of a higher priority took the place",
+        status=429,
+        code="saturated",
+        kind="rate_limit_error",
+        param="model",
+        retry_after_s=whole_seconds(retry_after_s),
+    )
+
+
+def unplaceable(route: ModelRoute, *, retry_after_s: float) -> RequestError:
+    """The control plane has said why nothing can run."""
+    reason = route.refusal.sentence if route.refusal else "no node can run it"
+    return RequestError(
+        f"model {route.name!r} cannot run now: {reason}",
+        status=503,
+        code="unplaceable",
+        kind="server_error",
+        param="model",
+        retry_after_s=whole_seconds(retry_after_s),
+    )
+
+
+def no_endpoint(route: ModelRoute, *, waited_s: float, retry_after_s: float) -> RequestError:
+    """Nothing serves the model, and nothing came up in time."""
+    waited = f"; waited {waited_s:.0f} s for it to start" if waited_s >= 1 else ""
+    return RequestError(
+        f"no endpoint of model {route.name!r} is up{waited}",
+        status=503,
+        code="no_endpoint",
+        kind="server_error",
+        param="model",
+        retry_after_s=whole_seconds(retry_after_s),
+    )
+
+
+def withdrawn(name: str) -> RequestError:
+    """The model left the catalog while the request waited."""
+    return RequestError(
+        f"model {name!r} does not exist",
+        status=404,
+        code="model_not_found",
+        param="model",
+    )

@@ -1,0 +1,50 @@
+"""Fewest requests in flight, by weight. The default: it needs to know nothing of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from llmgw.contracts.balancing import Balancer, EndpointLoad, RoutedRequest
+from llmgw.domain.ids import EndpointId
+from llmgw.router.balancers.options import NoOptions, read_options
+
+
+def least_outstanding(seed: float, usable: Sequence[EndpointLoad]) -> int:
+    """Return the index of the endpoint whose requests in flight are fewest for its share.
+
+    Ties go to the first one after a place that the seed picks: without it the first endpoint
+    would get everything while traffic is light.
+    """
+    count = len(usable)
+    place = int(seed * count)
+    best = place
+    best_score = (usable[place].in_flight + 1) / usable[place].share
+    for _ in range(count - 1):
+        place += 1
+        if place == count:
+            place = 0
+        candidate = usable[place]
+        score = (candidate.in_flight + 1) / candidate.share
+        if score < best_score:
+            best, best_score = place, score
+    return best
+
+
+class LeastOutstanding:
+    """Keeps no state of its own."""
+
+    prompt_bytes = 0
+
+    def choose(self, request: RoutedRequest, usable: Sequence[EndpointLoad]) -> int:
+        return least_outstanding(request.seed, usable)
+
+    def forget(self, endpoint: EndpointId) -> None:
+        """Nothing was learnt."""
+
+
+class LeastOutstandingFactory:
+    name = "least_outstanding"
+
+    def make(self, options: Mapping[str, object]) -> Balancer:
+        read_options(self.name, NoOptions, options)
+        return LeastOutstanding()

@@ -1,0 +1,120 @@
+"""All keys of this router, swapped whole by the feed.
+
+Keys are known by the SHA-256 of their secret only. Secrets are random, so a slow hash would
+protect nothing and cost every request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+
+from llmgw.clock import Clock
+from llmgw.domain.keys import KEY_PREFIX, ApiKey, KeySpend, Scope
+from llmgw.errors import RequestError
+from llmgw.router.keys.attempts import Attempts
+from llmgw.router.keys.grant import KeyGrant
+
+_LONGEST_KEY = 512
+_FAILURES_PER_MINUTE = 60
+_NOBODY = ApiKey(id="", secret_hash="0" * 64)  # the hash of nothing that anybody knows
+_LOOPBACK = frozenset({"127.0.0.1", "::1", ""})
+
+
+class KeyTable:
+    """Says who asks.
+
+    is_open: no key is asked for; what is sent as one is ignored.
+    """
+
+    def __init__(self, clock: Clock, *, is_open: bool) -> None:
+        self.is_open = is_open
+        self._clock = clock
+        self._grants: dict[str, KeyGrant] = {}
+        self._nobody = KeyGrant(_NOBODY, clock)
+        self._attempts = Attempts(_FAILURES_PER_MINUTE)
+
+    def replace(self, keys: Iterable[ApiKey], spend: Iterable[KeySpend] = ()) -> None:
+        """Take the whole list of valid keys. One that is missing from it is revoked from now on."""
+        grants: dict[str, KeyGrant] = {}
+        for key in keys:
+            grant = self._grants.get(key.id)
+            # A new secret under an old id is a rotated key: it is the same customer.
+            if grant is None:
+                grant = KeyGrant(key, self._clock)
+            else:
+                grant.renew(key)
+            grants[key.id] = grant
+        self._grants = grants
+        for item in spend:
+            if (known := grants.get(item.key)) is not None:
+                known.learn(item)
+
+    def authorise(
+        self, values: Sequence[bytes], *, address: str = "", scope: Scope = Scope.INFERENCE
+    ) -> KeyGrant | RequestError:
+        """Return the grant of the key in these header values, or why there is none.
+
+        values: of every header that may carry a key, as sent: `Bearer llmgw_…`, or the key
+        alone. Never raises, whatever bytes they are (C060).
+        """
+        if self.is_open:
+            return self._nobody
+        now = self._clock.monotonic()
+        if address not in _LOOPBACK and (wait_s := self._attempts.locked_s(address, now)):
+            return RequestError(
+                "too many wrong keys from this address",
+                status=429,
+                code="too_many_failures",
+                kind="rate_limit_error",
+                retry_after_s=float(int(wait_s) + 1),
+            )
+        shown = {key for value in values if (key := _without_scheme(value))}
+        if len(shown) != 1:
+            # Two different keys would be a question of which part of us reads which.
+            problem = "more than one API key was sent" if shown else "no API key was sent"
+            return _refused(f"{problem}; send one as `Authorization: Bearer llmgw_…`")
+        grant = self._grant_of(shown.pop())
+        if grant is None:
+            self._attempts.failed(address, now)
+            return _refused("the API key is not valid; it may be mistyped, expired or revoked")
+        if not grant.has_scope(scope):
+            return RequestError(
+                f"the API key has no scope {scope.value!r}",
+                status=403,
+                code="missing_scope",
+                kind="permission_error",
+            )
+        return grant
+
+    def grants(self) -> tuple[KeyGrant, ...]:
+        """Return every key's counters, to be read and not changed."""
+        return tuple(self._grants.values())
+
+    def _grant_of(self, shown: bytes) -> KeyGrant | None:
+        prefix, _, rest = shown.partition(b"_")
+        id_, _, secret = rest.partition(b"_")
+        grant = self._grants.get(id_.decode("ascii", "replace"))
+        # The same work for an unknown id, so that the answer's time does not tell which ids exist.
+        expected = (grant or self._nobody).key.secret_hash
+        digest = hashlib.sha256(secret).hexdigest()
+        is_right = hmac.compare_digest(digest, expected) and prefix == KEY_PREFIX.encode()
+        if grant is None or not is_right:
+            return None
+        expires_at = grant.key.expires_at
+        return None if expires_at is not None and self._clock.wall() >= expires_at else grant
+
+
+def _without_scheme(value: bytes) -> bytes:
+    """Return the key in a header value; b"" if it holds none."""
+    if len(value) > _LONGEST_KEY:
+        return b"?"  # something was sent, and it is no key
+    scheme, separator, rest = value.strip(b" \t").partition(b" ")
+    if scheme.lower() == b"bearer":  # schemes know no case (RFC 9110 11.1)
+        return rest.strip(b" \t") if separator else b""
+    return value.strip(b" \t")
+
+
+def _refused(message: str) -> RequestError:
+    return RequestError(message, status=401, code="invalid_api_key", kind="authentication_error")

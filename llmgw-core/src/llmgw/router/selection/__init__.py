@@ -1,0 +1,17 @@
+"""Which endpoint a request goes to; its slot is reserved in the same step."""
+
+from llmgw.router.selection.profiles import Needs, Profiles, compile_profiles
+from llmgw.router.selection.quarantine import Quarantine
+from llmgw.router.selection.selector import Outcome, Reservation, Selector
+from llmgw.router.selection.state import EndpointState
+
+__all__ = [
+    "EndpointState",
+    "Needs",
+    "Outcome",
+    "Profiles",
+    "Quarantine",
+    "Reservation",
+    "Selector",
+    "compile_profiles",
+]

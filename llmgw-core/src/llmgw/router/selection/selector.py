@@ -1,0 +1,387 @@
+"""Chooses and reserves in one step, and learns from how requests end.
+
+Nothing here waits: on one event loop a choice and its reservation cannot be torn apart, so
+that no endpoint ever has more requests than it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+from llmgw.clock import Clock
+from llmgw.config.server import RouterSettings
+from llmgw.contracts.balancing import RoutedRequest
+from llmgw.domain.endpoints import Endpoint, EndpointUsage
+from llmgw.domain.ids import EndpointId, ModelName
+from llmgw.domain.loads import EngineLoad
+from llmgw.logs import get_logger
+from llmgw.router.selection.lines import Choice, Line
+from llmgw.router.selection.profiles import Needs, Profiles
+from llmgw.router.selection.rules import ejection_s
+from llmgw.router.selection.state import EndpointState, Moment
+from llmgw.router.table import ModelRoute, Table, Unavailable, Why
+
+log = get_logger(__name__)
+
+_NOBODY: frozenset[EndpointId] = frozenset()
+_RAMP_STEP_S = 1.0
+
+
+class Outcome(StrEnum):
+    """How a request on an endpoint ended."""
+
+    OK = "ok"
+    CLIENT_LEFT = "client_left"
+    CLIENT_ERROR = "client_error"  #: the engine refused it with a 4xx: no fault of the engine
+    ENGINE_BUSY = "engine_busy"  #: 429 or 503 of the engine: full, not broken
+    ENGINE_ERROR = "engine_error"  #: 500, 502, 504 or an answer that is no HTTP
+    CONNECT_FAILED = "connect_failed"
+    RESET = "reset"
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    IDLE_TIMEOUT = "idle_timeout"
+
+
+_FAILURES = frozenset(
+    {
+        Outcome.ENGINE_ERROR,
+        Outcome.CONNECT_FAILED,
+        Outcome.RESET,
+        Outcome.FIRST_BYTE_TIMEOUT,
+        Outcome.IDLE_TIMEOUT,
+    }
+)
+
+
+class Reservation:
+    """A slot of one endpoint, held from the choice until `release`."""
+
+    __slots__ = (
+        "_choice",
+        "_selector",
+        "_tokens",
+        "_usable",
+        "is_trial",
+        "load_before",
+        "state",
+    )
+
+    def __init__(
+        self,
+        selector: Selector,
+        state: EndpointState,
+        choice: Choice,
+        usable: int,
+        tokens: int,
+        is_trial: bool,
+    ) -> None:
+        self.state = state
+        self.load_before = state.in_flight  #: requests in flight when it was chosen
+        self._selector: Selector | None = selector
+        self._choice = choice
+        self._usable = usable
+        self._tokens = tokens
+        self.is_trial = is_trial  #: it decides whether an ejected endpoint is used again
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.state.endpoint
+
+    @property
+    def because(self) -> str:
+        """Why this endpoint, for people: `least_outstanding: 2 in flight, 3 of 4 usable, …`."""
+        endpoint = self.state.endpoint
+        text = (
+            f"{self._choice.profile.name}: {self.load_before} in flight, "
+            f"{self._usable} of {self._choice.size} usable, "
+            f"pool {endpoint.pool}, priority {endpoint.priority}"
+        )
+        return f"{text}, trial after an ejection" if self.is_trial else text
+
+    def first_byte(self) -> None:
+        """The engine has begun to answer: its prompt is computed."""
+        if self._selector is not None:
+            self.state.tokens_in_flight -= self._tokens
+            self._tokens = 0
+            if self.is_trial:
+                # A stream may go on for minutes; its first byte already proves the engine.
+                self.is_trial = False
+                self._selector.restore(self.state)
+
+    def release(self, outcome: Outcome) -> None:
+        """Give the slot back and say how it went. Further calls do nothing."""
+        selector, self._selector = self._selector, None
+        if selector is not None:
+            self.state.in_flight -= 1
+            self.state.tokens_in_flight -= self._tokens
+            selector.ended(self, outcome)
+
+
+class Selector:
+    """The states of all endpoints, and the choice among them."""
+
+    def __init__(self, settings: RouterSettings, profiles: Profiles, clock: Clock) -> None:
+        self.on_room: Callable[[Iterable[ModelName]], None] = lambda _models: None
+        """Called after anything that may let a waiting request of these models go."""
+        self._settings = settings
+        self._profiles = profiles
+        self._clock = clock
+        self._moment = Moment(clock.monotonic())
+        self._states: dict[EndpointId, EndpointState] = {}
+        self._departed: list[EndpointState] = []
+        self._lines: dict[ModelName, Line] = {}
+        self._next_change = float("inf")
+
+    # -- the table -------------------------------------------------------------------------
+
+    def update(self, table: Table) -> None:
+        """Take a new table. Endpoints that stay keep their counters; a restarted one begins anew."""
+        now = self._now()
+        before = self._states
+        states: dict[EndpointId, EndpointState] = {}
+        lines: dict[ModelName, Line] = {}
+        for route in table.routes:
+            line = self._lines.get(route.name) or Line(route.name, self._settings)
+            lines[route.name] = line
+            for endpoint in route.endpoints:
+                if endpoint.id not in states:
+                    state = before.get(endpoint.id)
+                    if state is None or not state.has_same_life(endpoint):
+                        state = self._new_state(endpoint, now, has_company=line.has_members)
+                    state.endpoint = endpoint
+                    state.models = ()
+                    state.ramp(now, self._settings.ejection.slow_start)
+                    state.settle()
+                    states[endpoint.id] = state
+                states[endpoint.id].models += (route.name,)
+        self._states, self._lines = states, lines
+        gone = {id_: state for id_, state in before.items() if states.get(id_) is not state}
+        self._departed = [state for state in (*self._departed, *gone.values()) if state.in_flight]
+        for route in table.routes:
+            members = tuple(states[endpoint.id] for endpoint in route.endpoints)
+            lines[route.name].take(members, gone)
+        self._plan_next_change(now)
+        self.on_room(tuple(lines))
+
+    def _new_state(self, endpoint: Endpoint, now: float, *, has_company: bool) -> EndpointState:
+        fresh_s = max(5.0, 3 * self._settings.health.load_interval)
+        state = EndpointState(endpoint, self._moment, load_fresh_s=fresh_s)
+        if has_company:
+            state.ramp_from = now
+        return state
+
+    def states(self) -> tuple[EndpointState, ...]:
+        """Return the states of all endpoints in the table, to be read and not changed."""
+        return tuple(self._states.values())
+
+    def state(self, endpoint: EndpointId) -> EndpointState | None:
+        return self._states.get(endpoint)
+
+    def index_sizes(self) -> dict[tuple[ModelName, str], int]:
+        """Return how many entries each model's prompt index holds, by model and profile."""
+        return {
+            (name, profile): size
+            for name, line in self._lines.items()
+            for profile, size in line.index_sizes()
+        }
+
+    def usage(self) -> dict[EndpointId, EndpointUsage]:
+        """Return how idle each endpoint is. Requests of a former life still count as in flight."""
+        now = self._now()
+        in_flight = {id_: state.in_flight for id_, state in self._states.items()}
+        last_end = {id_: state.last_end for id_, state in self._states.items()}
+        for state in self._departed:
+            id_ = state.endpoint.id
+            in_flight[id_] = in_flight.get(id_, 0) + state.in_flight
+        return {
+            id_: EndpointUsage(
+                idle_s=0.0 if count else _age(last_end.get(id_), now), in_flight=count
+            )
+            for id_, count in in_flight.items()
+        }
+
+    # -- one request -----------------------------------------------------------------------
+
+    def needs(self, route: ModelRoute, profile: str | None = None) -> Needs:
+        """Return what `reserve` wants to know of a request to this model."""
+        return self._profiles.find(profile or route.routing).needs
+
+    def require_profile(self, name: str) -> None:
+        """Raise RequestError if no routing profile has this name: a client has asked for it."""
+        self._profiles.require(name)
+
+    def reserve(
+        self,
+        route: ModelRoute,
+        request: RoutedRequest,
+        *,
+        exclude: frozenset[EndpointId] = _NOBODY,
+        profile: str | None = None,
+        alone: bool = False,
+    ) -> Reservation | Unavailable:
+        """Choose an endpoint and take one of its slots.
+
+        exclude: endpoints that this request has tried. profile: of the request; None: the
+        model's. alone: prefer one with nothing in flight, for a request that may be poison.
+        """
+        now = self._now()
+        if now >= self._next_change:
+            self.advance(now)
+        line = self._lines.get(route.name)
+        if line is None:
+            return Unavailable(Why.NO_ENDPOINT)
+        choice = line.choice(self._profiles.find(profile or route.routing))
+        usable = choice.usable(line.in_panic, exclude)
+        if alone:
+            usable = [state for state in usable if not state.in_flight] or usable
+        if not usable:
+            return Unavailable(choice.why_none(exclude))
+        state = usable[choice.balancer.choose(request, usable)]
+        tokens = request.body_bytes >> 2
+        reservation = Reservation(self, state, choice, len(usable), tokens, state.is_ejected)
+        if state.half_open and state.probe is None:
+            state.probe = reservation
+            state.settle()
+        state.in_flight += 1
+        state.tokens_in_flight += tokens
+        if not exclude:
+            line.budget.count_request(now)
+        return reservation
+
+    def may_retry(self, route: ModelRoute) -> bool:
+        """Say whether the model's retry budget allows one more, and take it."""
+        line = self._lines.get(route.name)
+        return line is not None and line.budget.take(self._now())
+
+    def ended(self, reservation: Reservation, outcome: Outcome) -> None:
+        """Learn from a request that has given its slot back. For `Reservation` only."""
+        state = reservation.state
+        state.last_end = now = self._now()
+        if outcome in _FAILURES:
+            self._failed(state, now, is_trial=reservation.is_trial)
+        elif outcome is not Outcome.CLIENT_LEFT:
+            if outcome is not Outcome.ENGINE_BUSY:  # full, so alive, but it has proven no more
+                state.failures = 0
+            if reservation.is_trial:
+                self.restore(state)
+        if state.probe is reservation:
+            state.probe = None
+            state.settle()
+        self.on_room(state.models)
+
+    # -- leaving out and taking back ---------------------------------------------------------
+
+    def restore(self, state: EndpointState) -> None:
+        """Use an ejected endpoint again, slowly at first."""
+        if not state.is_ejected:
+            return
+        state.ejected_until = None
+        state.half_open = False
+        state.probe = None
+        state.failures = 0
+        self._warm_up(state)
+        log.info("endpoint back in use", endpoint=state.endpoint.id)
+
+    def _failed(self, state: EndpointState, now: float, *, is_trial: bool) -> None:
+        state.failures += 1
+        if state.half_open:
+            if is_trial:
+                self._eject(state, now)
+        elif state.ejected_until is None and (
+            state.failures >= self._settings.ejection.failures
+            and all(
+                self._lines[name].may_lose_one() for name in state.models if name in self._lines
+            )
+        ):
+            self._eject(state, now)
+
+    def _eject(self, state: EndpointState, now: float) -> None:
+        settings = self._settings.ejection
+        state.ejections += 1
+        for_s = ejection_s(state.ejections, base_s=settings.base, cap_s=settings.cap)
+        state.ejected_until = now + for_s
+        state.half_open = False
+        state.probe = None
+        self._changed(state)
+        self._next_change = min(self._next_change, state.ejected_until)
+        log.warning(
+            "endpoint left out", endpoint=state.endpoint.id, failures=state.failures, for_s=for_s
+        )
+
+    def set_answering(self, state: EndpointState, answering: bool) -> None:
+        """Take what the health checks found."""
+        if state.is_answering != answering:
+            state.is_answering = answering
+            if answering:
+                self._warm_up(state)
+                self.on_room(state.models)
+            else:
+                self._changed(state)
+
+    def set_stuck(self, state: EndpointState, stuck: bool) -> None:
+        """Take what the progress watchdog found."""
+        if state.is_stuck != stuck:
+            state.is_stuck = stuck
+            if stuck:
+                self._changed(state)
+            else:
+                self._warm_up(state)
+                self.on_room(state.models)
+
+    def set_load(self, state: EndpointState, load: EngineLoad | None) -> None:
+        """Take a reading of its metrics page; None: the page said nothing."""
+        state.read(load, self._now())
+
+    def restarted(self, state: EndpointState) -> None:
+        """The process behind an endpoint is a new one, though nobody has said so: its caches are
+        empty. For static endpoints, whose incarnation never changes."""
+        for name in state.models:
+            if line := self._lines.get(name):
+                line.forget(state.endpoint.id)
+
+    def advance(self, now: float) -> None:
+        """Do what is due: end ejections, raise shares. Called by `reserve` and once a second."""
+        self._moment.now = now
+        freed: list[EndpointState] = []
+        for state in self._states.values():
+            if state.ejected_until is not None and now >= state.ejected_until:
+                state.ejected_until = None
+                state.half_open = True
+                state.settle()
+                freed.append(state)
+            if state.ramp_from is not None:
+                state.ramp(now, self._settings.ejection.slow_start)
+        self._plan_next_change(now)
+        for state in freed:
+            self.on_room(state.models)
+
+    def _warm_up(self, state: EndpointState) -> None:
+        now = self._now()
+        state.ramp_from = now
+        state.ramp(now, self._settings.ejection.slow_start)
+        self._next_change = min(self._next_change, now + _RAMP_STEP_S)
+        self._changed(state)
+
+    def _changed(self, state: EndpointState) -> None:
+        state.settle()
+        for name in state.models:
+            if line := self._lines.get(name):
+                line.settle()
+
+    def _plan_next_change(self, now: float) -> None:
+        times = [
+            state.ejected_until
+            for state in self._states.values()
+            if state.ejected_until is not None
+        ]
+        if any(state.ramp_from is not None for state in self._states.values()):
+            times.append(now + _RAMP_STEP_S)
+        self._next_change = min(times, default=float("inf"))
+
+    def _now(self) -> float:
+        now = self._moment.now = self._clock.monotonic()
+        return now
+
+
+def _age(then: float | None, now: float) -> float | None:
+    return None if then is None else max(0.0, now - then)

@@ -1,0 +1,142 @@
+"""Which names lead where. Built whole, swapped whole, never edited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
+from llmgw.domain.ids import EndpointId, Epoch, ModelName
+from llmgw.domain.plans import Refusal
+
+_NO_EPOCH = Epoch(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRoute:
+    """One model: all its names, and where its requests may go."""
+
+    names: tuple[ModelName, ...]  #: canonical name first, then aliases
+    endpoints: tuple[Endpoint, ...]  #: highest priority first, then by id; draining ones included
+    state: ModelState = ModelState.SERVING
+    expected_wait_s: float | None = None
+    refusal: Refusal | None = None
+    routing: str | None = None
+    created: int = 0
+
+    @property
+    def name(self) -> ModelName:
+        """The canonical name: what keys are checked against and what is counted."""
+        return self.names[0]
+
+
+class Why(StrEnum):
+    """Why no endpoint of a route can be had now."""
+
+    NO_ENDPOINT = "no_endpoint"  #: none is published, or all of them drain or are stuck
+    SATURATED = "saturated"  #: all that could be used are full
+    EXCLUDED = "excluded"  #: only those are left that this request has tried
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The answer in place of an endpoint."""
+
+    why: Why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Every route, as of one epoch."""
+
+    epoch: Epoch = _NO_EPOCH
+    routes: tuple[ModelRoute, ...] = ()  #: by canonical name
+    _by_name: Mapping[str, ModelRoute] = field(
+        default_factory=lambda: MappingProxyType({}), repr=False, compare=False
+    )
+
+    @staticmethod
+    def build(endpoints: Iterable[Endpoint], models: Iterable[ModelStatus], epoch: Epoch) -> Table:
+        """Return the table of these endpoints and catalog entries. Order of arguments is irrelevant.
+
+        A canonical name beats an alias; of two aliases the one whose canonical name sorts first
+        wins. An endpoint of a replica belongs to its canonical name only; a static one to each
+        name that it says it answers to. Names unknown to the catalog form routes by themselves,
+        unless nothing but draining endpoints is behind them: such a model has been withdrawn.
+        """
+        entries = sorted(models, key=lambda entry: entry.names)
+        known = _name_owners(entries)
+        members: dict[ModelName, list[Endpoint]] = {entry.names[0]: [] for entry in entries}
+        claims: dict[ModelName, list[Endpoint]] = {}
+        for endpoint in sorted(endpoints, key=lambda endpoint: (-endpoint.priority, endpoint.id)):
+            names = endpoint.models[:1] if endpoint.replica is not None else endpoint.models
+            owners = dict.fromkeys(known[name] for name in names if name in known)
+            for owner in owners:
+                members[owner].append(endpoint)
+            if endpoint.models[0] in known and endpoint.replica is not None:
+                continue
+            for name in endpoint.models:
+                if name not in known:
+                    claims.setdefault(name, []).append(endpoint)
+        routes = [
+            ModelRoute(
+                names=tuple(name for name in entry.names if known[name] == entry.names[0]),
+                endpoints=tuple(members[entry.names[0]]),
+                state=entry.state,
+                expected_wait_s=entry.expected_wait_s,
+                refusal=entry.refusal,
+                routing=entry.routing,
+                created=entry.created,
+            )
+            for entry in _first_of_each(entries)
+        ]
+        routes += _routes_of_claims(claims)
+        routes.sort(key=lambda route: route.name)
+        by_name: dict[str, ModelRoute] = {name: route for route in routes for name in route.names}
+        return Table(epoch=epoch, routes=tuple(routes), _by_name=MappingProxyType(by_name))
+
+    def find(self, name: str) -> ModelRoute | None:
+        """Return the route of a name or alias, which must match exactly."""
+        return self._by_name.get(name)
+
+    def visible(self, allows: Callable[[ModelRoute], bool]) -> tuple[ModelRoute, ...]:
+        """Return the routes that a key may see, by canonical name."""
+        return tuple(route for route in self.routes if allows(route))
+
+
+def _first_of_each(entries: list[ModelStatus]) -> list[ModelStatus]:
+    seen: dict[ModelName, ModelStatus] = {}
+    for entry in entries:
+        seen.setdefault(entry.names[0], entry)
+    return list(seen.values())
+
+
+def _name_owners(entries: list[ModelStatus]) -> dict[ModelName, ModelName]:
+    owners = {entry.names[0]: entry.names[0] for entry in entries}
+    for entry in entries:
+        for alias in entry.names[1:]:
+            owners.setdefault(alias, entry.names[0])
+    return owners
+
+
+def _routes_of_claims(claims: dict[ModelName, list[Endpoint]]) -> list[ModelRoute]:
+    """Make one route of all names that exactly the same endpoints answer to.
+
+    Two names with different endpoints are two models: an endpoint gets no name that it did not
+    claim, and a key for one of them does not open the other.
+    """
+    groups: dict[frozenset[EndpointId], list[ModelName]] = {}
+    for name in sorted(claims, key=lambda name: _rank_of(name, claims[name])):
+        groups.setdefault(frozenset(endpoint.id for endpoint in claims[name]), []).append(name)
+    return [
+        ModelRoute(names=tuple(names), endpoints=tuple(claims[names[0]]))
+        for names in groups.values()
+        if any(not endpoint.draining for endpoint in claims[names[0]])
+    ]
+
+
+def _rank_of(name: ModelName, claimants: list[Endpoint]) -> tuple[int, ModelName]:
+    """Order names as their endpoints list them, so that the first listed one is canonical."""
+    return min(endpoint.models.index(name) for endpoint in claimants), name
