@@ -1,0 +1,6 @@
+"""`python -m llmgw`."""
+
+from llmgw.cli.main import main
+
+if __name__ == "__main__":
+    main()
