@@ -26,9 +26,8 @@ T = TypeVar("T")
 # Any constant will do that nobody else uses on this database.
 _ADVISORY_KEY = 0x6C6C6D67
 
-DEADLINE_S = 5.0
-# Above the database's own statement limit, so that its clearer message usually comes first.
-_GRACE_S = 1.0
+DEADLINE_S = 6.0
+"""Above the database's own limit of a statement (5 s), whose message is the clearer one."""
 
 # RELIABILITY section 2: a frozen holder of row locks would block renewal and takeover. Set in
 # each transaction, because a pooler in transaction mode forgets what a session was told.
@@ -80,7 +79,7 @@ class Database:
 
     def __init__(self, engine: sa.Engine, *, deadline_s: float = DEADLINE_S) -> None:
         self.engine = engine
-        self.deadline_s = deadline_s
+        self._deadline_s = deadline_s
         self.fence: Fence | None = None  #: set once the lease store exists
         self._thread_id: int | None = None
         self._executor = concurrent.futures.ThreadPoolExecutor(
@@ -110,13 +109,13 @@ class Database:
             return work()
         future = self._executor.submit(work)
         try:
-            return future.result(self.deadline_s + _GRACE_S)
+            return future.result(self._deadline_s)
         except concurrent.futures.TimeoutError:
             begun = not future.cancel()
             raise StoreUnavailable(
-                f"the store did not answer within {self.deadline_s:g} s; "
+                f"the store did not answer within {self._deadline_s:g} s; "
                 + ("the change may still take effect" if begun else "nothing was changed"),
-                retry_after_s=self.deadline_s,
+                retry_after_s=self._deadline_s,
             ) from None
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:

@@ -1,49 +1,35 @@
-"""API keys: who may send requests to which models, and how many."""
+"""API keys: made, changed, ended; handed to routers without their secrets."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
 from llmgw.clock import Clock
+from llmgw.domain.ids import ModelName
+from llmgw.domain.keys import KEY_PREFIX, ApiKey, KeyLimits, Scope
 from llmgw.domain.secret import Secret
 from llmgw.errors import RequestError
 from llmgw.store.database import Database
 from llmgw.store.schema import api_keys
 from llmgw.store.secrets import mint
 
-KEY_PREFIX = "llmgw"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyLimits:
-    """What one key may use. None: not limited."""
+class KeyRecord:
+    """A key and its history. The secret itself is not kept."""
 
-    models: tuple[str, ...] | None = None  #: canonical names
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    max_inflight: int | None = None
-    priority: str | None = None  #: the most urgent class that it may ask for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKey:
-    """A key as it is kept; the secret itself is not."""
-
-    id: str
-    name: str
-    secret_hash: str = field(repr=False)  #: hex SHA-256 of the part after the id
-    limits: KeyLimits
-    created_at: float
+    key: ApiKey
+    created_at: float  #: Unix seconds
     created_by: str
-    expires_at: float | None = None  #: Unix seconds
     revoked_at: float | None = None
 
     def usable(self, wall: float) -> bool:
         """Say whether it is in force at this time, Unix seconds."""
-        return self.revoked_at is None and (self.expires_at is None or wall < self.expires_at)
+        expires = self.key.expires_at
+        return self.revoked_at is None and (expires is None or wall < expires)
 
 
 class KeyRepository:
@@ -53,33 +39,45 @@ class KeyRepository:
         self._database = database
         self._clock = clock
 
-    def list(self) -> tuple[ApiKey, ...]:
-        """Return all keys, revoked ones too, oldest first."""
+    def list(self) -> tuple[KeyRecord, ...]:
+        """Return all keys, ended ones too, oldest first."""
         query = sa.select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
         return self._database.read(
-            lambda connection: tuple(_key(row) for row in connection.execute(query))
+            lambda connection: tuple(_record(row) for row in connection.execute(query))
         )
 
+    def valid(self) -> tuple[ApiKey, ...]:
+        """Return the keys in force now: what routers get."""
+        wall = self._clock.wall()
+        return tuple(record.key for record in self.list() if record.usable(wall))
+
     def create(
-        self, name: str, limits: KeyLimits, *, who: str, lifetime_s: float | None = None
-    ) -> tuple[ApiKey, Secret]:
+        self,
+        name: str,
+        *,
+        who: str,
+        models: tuple[ModelName, ...] | None = None,
+        limits: KeyLimits = KeyLimits(),  # noqa: B008 - a frozen value
+        scopes: tuple[Scope, ...] = (Scope.INFERENCE, Scope.MODELS),
+        lifetime_s: float | None = None,
+    ) -> tuple[KeyRecord, Secret]:
         """Make a key; return it with its text, which is never seen again."""
         minted = mint(KEY_PREFIX)
         now = self._clock.wall()
         key = ApiKey(
             id=minted.id,
-            name=name,
             secret_hash=minted.secret_hash,
+            name=name,
+            scopes=scopes,
+            models=models,
             limits=limits,
-            created_at=now,
-            created_by=who,
             expires_at=None if lifetime_s is None else now + lifetime_s,
         )
         values = {
             "id": key.id,
             "name": name,
             "secret_hash": key.secret_hash,
-            "grant_json": json.dumps(asdict(limits)),
+            "grant_json": _grant(key),
             "created_at": now,
             "created_by": who,
             "expires_at": key.expires_at,
@@ -87,41 +85,66 @@ class KeyRepository:
         self._database.write(
             lambda connection: connection.execute(api_keys.insert().values(values))
         )
-        return key, minted.text
+        return KeyRecord(key=key, created_at=now, created_by=who), minted.text
 
-    def set_limits(self, key_id: str, limits: KeyLimits) -> ApiKey:
-        """Replace what a key may use. Raises RequestError 404 `key_not_found`."""
-        return self._set(key_id, grant_json=json.dumps(asdict(limits)))
+    def change(
+        self, key_id: str, *, models: tuple[ModelName, ...] | None, limits: KeyLimits
+    ) -> tuple[KeyRecord, KeyRecord]:
+        """Replace what a key may use; return it before and after. Raises RequestError 404."""
 
-    def revoke(self, key_id: str) -> ApiKey:
+        def work(connection: sa.Connection) -> tuple[KeyRecord, KeyRecord]:
+            chosen = api_keys.c.id == key_id
+            row = connection.execute(sa.select(api_keys).where(chosen)).one_or_none()
+            if row is None:
+                raise _unknown(key_id)
+            before = _record(row)
+            after = replace(before, key=replace(before.key, models=models, limits=limits))
+            connection.execute(api_keys.update().where(chosen).values(grant_json=_grant(after.key)))
+            return before, after
+
+        return self._database.write(work)
+
+    def revoke(self, key_id: str) -> KeyRecord:
         """End a key for good. Safe to repeat. Raises RequestError 404 `key_not_found`."""
         first = sa.func.coalesce(api_keys.c.revoked_at, self._clock.wall())
-        return self._set(key_id, revoked_at=first)
-
-    def _set(self, key_id: str, **values: object) -> ApiKey:
-        change = api_keys.update().where(api_keys.c.id == key_id).values(values)
-        row = self._database.write(
-            lambda connection: connection.execute(change.returning(*api_keys.c)).one_or_none()
+        change = (
+            api_keys.update()
+            .where(api_keys.c.id == key_id)
+            .values(revoked_at=first)
+            .returning(*api_keys.c)
         )
+        row = self._database.write(lambda connection: connection.execute(change).one_or_none())
         if row is None:
-            raise RequestError(
-                f"there is no API key {key_id!r}; `llmgw ctl keys` lists them",
-                status=404,
-                code="key_not_found",
-            )
-        return _key(row)
+            raise _unknown(key_id)
+        return _record(row)
 
 
-def _key(row: sa.Row[tuple[object, ...]]) -> ApiKey:
+def _unknown(key_id: str) -> RequestError:
+    return RequestError(
+        f"there is no API key {key_id!r}; `llmgw ctl keys` lists them",
+        status=404,
+        code="key_not_found",
+    )
+
+
+def _grant(key: ApiKey) -> str:
+    return json.dumps({"scopes": key.scopes, "models": key.models, "limits": asdict(key.limits)})
+
+
+def _record(row: sa.Row[tuple[object, ...]]) -> KeyRecord:
     grant = json.loads(row.grant_json)
-    models = grant.pop("models", None)
-    return ApiKey(
-        id=row.id,
-        name=row.name,
-        secret_hash=row.secret_hash,
-        limits=KeyLimits(models=None if models is None else tuple(models), **grant),
+    models = grant["models"]
+    return KeyRecord(
+        key=ApiKey(
+            id=row.id,
+            secret_hash=row.secret_hash,
+            name=row.name,
+            scopes=tuple(Scope(scope) for scope in grant["scopes"]),
+            models=None if models is None else tuple(ModelName(name) for name in models),
+            limits=KeyLimits(**grant["limits"]),
+            expires_at=row.expires_at,
+        ),
         created_at=row.created_at,
         created_by=row.created_by,
-        expires_at=row.expires_at,
         revoked_at=row.revoked_at,
     )

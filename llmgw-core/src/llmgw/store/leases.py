@@ -100,12 +100,12 @@ class LeaseRow:
         """Move the term past every one that a node may have seen; return the new one.
 
         For a store that was restored from a backup: its term is older than what nodes know, and
-        they would refuse its commands.
+        they would refuse its commands. Whoever leads stops leading.
         """
         change = (
             lease.update()
             .where(lease.c.name == NAME)
-            .values(term=lease.c.term + _BUMP)
+            .values(term=lease.c.term + _BUMP, holder=None, expires=0.0)
             .returning(lease.c.term)
         )
         return int(self._transact(lambda connection: connection.execute(change).scalar_one()))

@@ -142,11 +142,12 @@ class Store:
         return self.leases.bump()
 
     def close(self) -> None:
-        """Finish what is queued; let another process have the file."""
+        """Finish what is queued; let another process have the file. Safe to repeat."""
         self._database.close()
         self.leases.close()
         if self._lock is not None:
             self._lock.release()
+            self._lock = None
 
 
 def open_store(

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 
 from llmgw.clock import Clock
+from llmgw.domain.keys import KeySpend
+from llmgw.domain.usage import UsageBatch, UsageRecord
 from llmgw.store.database import Database
 from llmgw.store.schema import usage, usage_batches
 
 _HOUR_S = 3600
+_DAY_S = 86_400
 _HOURS_PER_DAY = 24
+_FIRST_FAILURE, _CLIENT_LEFT = 400, 499  # HTTP status
 # A batch is repeated within seconds, after a lost reply; a day covers any router's restart.
-_REMEMBER_BATCHES_S = 86_400.0
+_REMEMBER_BATCHES_S = float(_DAY_S)
 _COUNTERS = ("requests", "failed", "prompt_tokens", "cached_tokens", "completion_tokens")
 
 
@@ -27,20 +32,6 @@ class UsageGroup(StrEnum):
     MODEL = "model"
     DAY = "day"
     HOUR = "hour"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRecord:
-    """Requests of one key to one model in one hour."""
-
-    hour: int  #: hours since 1970, UTC
-    key_id: str  #: "" where the listener asks for no key
-    model: str  #: canonical name
-    requests: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,28 +55,52 @@ class UsageRepository:
         self._database = database
         self._clock = clock
 
-    def add(self, batch_id: str, records: Iterable[UsageRecord]) -> bool:
-        """Add a batch once: False if one of this id has been added, so that it may be repeated.
-
-        batch_id: unique for ever, e.g. `<router boot id>/<counter>`.
-        """
+    def add(self, batch: UsageBatch) -> bool:
+        """Add a batch once: False if one of this id has been added, so that it may be repeated."""
         now = self._clock.wall()
-        rows = tuple(records)
 
         def work(connection: sa.Connection) -> bool:
             if connection.execute(
-                sa.select(usage_batches.c.id).where(usage_batches.c.id == batch_id)
+                sa.select(usage_batches.c.id).where(usage_batches.c.id == batch.id)
             ).first():
                 return False
-            connection.execute(usage_batches.insert().values(id=batch_id, at=now))
+            connection.execute(usage_batches.insert().values(id=batch.id, at=now))
             connection.execute(
                 usage_batches.delete().where(usage_batches.c.at < now - _REMEMBER_BATCHES_S)
             )
-            for row in rows:
-                _add(connection, row)
+            for (hour, key_id, model), counts in _by_place(batch.records).items():
+                _add(connection, hour, key_id, model, counts)
             return True
 
         return self._database.write(work)
+
+    def spend(self) -> tuple[KeySpend, ...]:
+        """Return what each key has used today and this month, for its budget."""
+        now = datetime.fromtimestamp(self._clock.wall(), UTC)
+        day = int(now.timestamp() // _DAY_S)
+        month_began = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+        tokens = usage.c.prompt_tokens + usage.c.completion_tokens
+        today = sa.case((usage.c.hour >= day * _HOURS_PER_DAY, tokens), else_=0)
+        query = (
+            sa.select(
+                usage.c.key_id,
+                sa.cast(sa.func.sum(today), sa.BigInteger).label("day"),
+                sa.cast(sa.func.sum(tokens), sa.BigInteger).label("month"),
+            )
+            .where(usage.c.hour >= int(month_began // _HOUR_S), usage.c.key_id != "")
+            .group_by(usage.c.key_id)
+        )
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        return tuple(
+            KeySpend(
+                key=row.key_id,
+                day=day,
+                day_tokens=row.day,
+                month=now.year * 12 + now.month - 1,
+                month_tokens=row.month,
+            )
+            for row in rows
+        )
 
     def sums(
         self,
@@ -126,24 +141,33 @@ class UsageRepository:
         )
 
 
-def _add(connection: sa.Connection, record: UsageRecord) -> None:
-    same = sa.and_(
-        usage.c.hour == record.hour,
-        usage.c.key_id == record.key_id,
-        usage.c.model == record.model,
-    )
-    counts = {name: getattr(record, name) for name in _COUNTERS}
+def _by_place(
+    records: Iterable[UsageRecord],
+) -> dict[tuple[int, str, str], dict[str, int]]:
+    places: dict[tuple[int, str, str], dict[str, int]] = {}
+    for record in records:
+        place = (int(record.at // _HOUR_S), record.key, record.model)
+        counts = places.setdefault(place, dict.fromkeys(_COUNTERS, 0))
+        counts["requests"] += record.requests
+        if record.status >= _FIRST_FAILURE and record.status != _CLIENT_LEFT:
+            counts["failed"] += record.requests
+        counts["prompt_tokens"] += record.prompt_tokens
+        counts["cached_tokens"] += record.cached_tokens
+        counts["completion_tokens"] += record.completion_tokens
+    return places
+
+
+def _add(
+    connection: sa.Connection, hour: int, key_id: str, model: str, counts: dict[str, int]
+) -> None:
+    same = sa.and_(usage.c.hour == hour, usage.c.key_id == key_id, usage.c.model == model)
     change = (
         usage.update()
         .where(same)
         .values({usage.c[name]: usage.c[name] + count for name, count in counts.items()})
     )
     if connection.execute(change).rowcount == 0:
-        connection.execute(
-            usage.insert().values(
-                hour=record.hour, key_id=record.key_id, model=record.model, **counts
-            )
-        )
+        connection.execute(usage.insert().values(hour=hour, key_id=key_id, model=model, **counts))
 
 
 def _sum(row: sa.RowMapping) -> UsageSum:

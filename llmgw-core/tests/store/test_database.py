@@ -1,0 +1,98 @@
+"""The store thread: a deadline for callers, whole transactions or none, errors in our words."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+import sqlalchemy as sa
+
+from llmgw.errors import StoreUnavailable
+from llmgw.store.database import Database, connect, parse_url
+from llmgw.store.migrate import migrate
+from llmgw.store.schema import cluster
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(connect(parse_url(f"sqlite:///{tmp_path / 'x.db'}")))
+    migrate(opened.engine)
+    yield opened
+    opened.close()
+
+
+async def test_work_runs_on_one_thread_only(database: Database) -> None:
+    seen = {await database.run(threading.get_ident) for _ in range(5)}
+    assert len(seen) == 1
+    assert threading.get_ident() not in seen
+
+
+async def test_work_may_use_the_repositories_it_is_given(database: Database) -> None:
+    count = sa.select(sa.func.count()).select_from(cluster)
+    nested = await database.run(
+        lambda: database.read(lambda connection: connection.execute(count).scalar())
+    )
+    assert nested == 0
+
+
+async def test_work_that_had_not_begun_at_the_deadline_never_does(tmp_path: Path) -> None:
+    impatient = Database(connect(parse_url(f"sqlite:///{tmp_path / 'x.db'}")), deadline_s=0.2)
+    done: list[str] = []
+    entered, go_on = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        entered.set()
+        go_on.wait(5)
+        done.append("stuck")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(give_up_on, impatient, stuck, "may still take effect")
+        await anyio.to_thread.run_sync(entered.wait)
+        await give_up_on(impatient, lambda: done.append("late"), "nothing was changed")
+        go_on.set()
+    await impatient.run(lambda: None)
+    assert done == ["stuck"]
+    impatient.close()
+
+
+async def give_up_on(database: Database, work: Callable[[], None], message: str) -> None:
+    with pytest.raises(StoreUnavailable, match=message):
+        await database.run(work)
+
+
+def test_a_transaction_that_fails_changes_nothing(database: Database) -> None:
+    def work(connection: sa.Connection) -> None:
+        connection.execute(cluster.insert().values(key="a", value="1"))
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        database.write(work)
+    assert database.read(lambda c: c.execute(sa.select(cluster)).all()) == []
+
+
+def test_a_file_locked_by_another_process_is_one_clear_refusal(
+    database: Database, tmp_path: Path
+) -> None:
+    """C070: the change is refused as a whole, and works once the lock is gone."""
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    insert = cluster.insert().values(key="a", value="1")
+    with pytest.raises(StoreUnavailable, match="another process holds the database file locked"):
+        database.write(lambda connection: connection.execute(insert))
+    assert database.read(lambda c: c.execute(sa.select(cluster)).all()) == []
+    other.execute("ROLLBACK")
+    other.close()
+    database.write(lambda connection: connection.execute(insert))
+
+
+def test_an_error_holds_no_value_of_the_statement(database: Database) -> None:
+    statement = sa.text("SELECT :secret FROM missing_table")
+    with pytest.raises(StoreUnavailable) as caught:
+        database.read(lambda connection: connection.execute(statement, {"secret": "hunter2"}))
+    assert "hunter2" not in str(caught.value)
