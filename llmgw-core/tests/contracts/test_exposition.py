@@ -28,7 +28,13 @@ def test_labels_choose_among_series() -> None:
 
 
 def test_a_fraction_is_averaged_over_its_series() -> None:
-    assert Exposition(PAGE, "engine:running").mean("engine:running") == 3.5
+    page = 'engine:used{rank="0"} 0.25\nengine:used{rank="1"} 0.75\n'
+    assert Exposition(page, "engine:used").fraction("engine:used") == 0.5
+
+
+def test_a_fraction_above_one_is_absent() -> None:
+    """A gauge in percent under a fraction's name would make every engine look full."""
+    assert Exposition(PAGE, "engine:running").fraction("engine:running") is None
 
 
 def test_an_older_name_is_read_where_the_newer_is_absent() -> None:

@@ -58,3 +58,8 @@ def test_only_variables_that_tune_the_engine_are_allowed() -> None:
         "env.LD_PRELOAD",
         "env.PATH",
     ]
+
+
+def test_a_refused_variable_is_named_with_the_reason() -> None:
+    (problem,) = env_problems({"NCCL_X": "1"}, ("NCCL_",), {"NCCL_X": "we set it"})
+    assert str(problem) == "env.NCCL_X: is refused: we set it"

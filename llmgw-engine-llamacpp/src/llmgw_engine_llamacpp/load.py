@@ -25,7 +25,7 @@ def parse_load(page: str) -> EngineLoad:
     return EngineLoad(
         running=seen.count(_RUNNING),
         waiting=seen.count(_WAITING),
-        kv_used=seen.mean(_KV_USED),
+        kv_used=seen.fraction(_KV_USED),
         prompt_tokens=seen.total(_PROMPT),
         generated_tokens=seen.total(_GENERATED),
         cached_tokens=seen.total(_CACHED),

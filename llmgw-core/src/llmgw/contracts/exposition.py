@@ -52,10 +52,11 @@ class Exposition:
         values = self._values(names, labels)
         return sum(values) if values else None
 
-    def mean(self, *names: str, **labels: str) -> float | None:
-        """Return the mean over the series, chosen as in `total`: for fractions."""
+    def fraction(self, *names: str, **labels: str) -> float | None:
+        """Return the mean over the series, chosen as in `total`; None if it is no 0.0 to 1.0."""
         values = self._values(names, labels)
-        return sum(values) / len(values) if values else None
+        mean = sum(values) / len(values) if values else None
+        return mean if mean is not None and mean <= 1.0 else None
 
     def count(self, *names: str, **labels: str) -> int:
         """Return `total` as a whole number.

@@ -91,16 +91,20 @@ def _unknown(kind: type[EngineOptions], name: str, refused: Mapping[str, str]) -
 _LOADS_CODE = ("PATH", "PLUGIN", "PRELOAD", "INJECTION")
 
 
-def env_problems(env: Mapping[str, str], allowed: tuple[str, ...]) -> tuple[Problem, ...]:
+def env_problems(
+    env: Mapping[str, str], allowed: tuple[str, ...], refused: Mapping[str, str] | None = None
+) -> tuple[Problem, ...]:
     """Return what is wrong with the environment that a profile adds.
 
     allowed: prefixes of names that tune an engine. By any other, such as LD_PRELOAD, PYTHONPATH
     or PATH, whoever writes a profile would choose what code runs; so would they by an allowed
-    prefix's NCCL_NET_PLUGIN or GGML_BACKEND_PATH.
+    prefix's NCCL_NET_PLUGIN or GGML_BACKEND_PATH. refused: name -> why it may not be given.
     """
     rule = f"must begin with {', '.join(allowed)} and must not name a path or plugin to load"
-    return tuple(
-        Problem(path=f"env.{name}", message=rule)
-        for name in env
-        if not name.startswith(allowed) or any(word in name for word in _LOADS_CODE)
-    )
+    problems: list[Problem] = []
+    for name in env:
+        if reason := (refused or {}).get(name):
+            problems.append(Problem(path=f"env.{name}", message=f"is refused: {reason}"))
+        elif not name.startswith(allowed) or any(word in name for word in _LOADS_CODE):
+            problems.append(Problem(path=f"env.{name}", message=rule))
+    return tuple(problems)
