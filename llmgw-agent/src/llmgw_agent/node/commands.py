@@ -16,7 +16,6 @@ import msgspec
 from pydantic import ValidationError
 
 from llmgw.contracts.engine import EngineAdapter
-from llmgw.domain.catalog import DeviceNeed, Parallel, Profile
 from llmgw.domain.commands import Command, DrainShard, ShardSpec, StartShard, StopShard
 from llmgw.domain.ids import DeviceId, NodeId, ShardId, safe_name_problem
 from llmgw.domain.nodes import Device, DeviceHealth
@@ -24,6 +23,7 @@ from llmgw.domain.reports import Rejection
 from llmgw.logs import get_logger
 from llmgw_agent.node.assignments import Assigned, Assignments, Intent
 from llmgw_agent.node.durable import DiskFull
+from llmgw_agent.node.launching import profile_of
 
 log = get_logger(__name__)
 
@@ -133,7 +133,7 @@ class CommandHandler:
 
     def _profile_problem(self, adapter: EngineAdapter, spec: ShardSpec) -> tuple[str, str] | None:
         try:
-            profile = _profile_of(spec)
+            profile = profile_of(spec)
         except ValidationError as error:
             return "bad_option", "; ".join(item["msg"] for item in error.errors())
         problems = adapter.check(profile)
@@ -195,22 +195,6 @@ def _same(one: ShardSpec, other: ShardSpec) -> bool:
 def _env_problem(env: Mapping[str, str]) -> tuple[str, str] | None:
     bad = sorted(name for name in env if _FORBIDDEN_ENV.fullmatch(name))
     return ("bad_option", f"env must not set {', '.join(bad)}") if bad else None
-
-
-def _profile_of(spec: ShardSpec) -> Profile:
-    count = sum(peer.devices for peer in spec.peers) if spec.peers else len(spec.devices)
-    return Profile(
-        name=spec.profile,
-        engine=spec.engine,
-        version=spec.engine_version,
-        weights=spec.weights,
-        devices=DeviceNeed(count=count),
-        parallel=Parallel(tensor=spec.tensor, pipeline=spec.pipeline, data=spec.data),
-        nodes=len({peer.node for peer in spec.peers}) or 1,
-        options=spec.options,
-        command=spec.command,
-        env=spec.env,
-    )
 
 
 def _shard_of(command: Command) -> ShardId:

@@ -18,6 +18,7 @@ COOKIE = "LLMGW_REPLICA"  #: variable that marks every process of an engine
 
 _PROC = Path("/proc")
 _LISTEN = "0A"
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -214,3 +215,33 @@ def _socket_inodes(pid: int) -> set[str]:
         if target.startswith("socket:["):
             inodes.add(target[8:-1])
     return inodes
+
+
+def cpu_seconds(process: Process) -> float:
+    """Return the processor time that a process has used, 0.0 if it has ended."""
+    try:
+        fields = (_PROC / str(process.pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else 0.0
+
+
+def started_at(process: Process) -> float:
+    """Return when a process of this boot was started, in Unix seconds."""
+    for line in (_PROC / "stat").read_text().splitlines():
+        if line.startswith("btime "):
+            return int(line.split()[1]) + process.start_time / _TICKS
+    return 0.0
+
+
+def close(descriptor: int) -> None:
+    """Close a pidfd."""
+    os.close(descriptor)
+
+
+def reap(child: int) -> bool:
+    """Take a child of ours off the process table if it has ended; return whether it has."""
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] == child
+    except ChildProcessError:
+        return True

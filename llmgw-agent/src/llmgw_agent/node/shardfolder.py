@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
+from llmgw.contracts.engine import Probe
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import Epoch
 from llmgw.domain.replicas import Failure
@@ -27,6 +28,7 @@ from llmgw_agent.node.durable import write_atomically
 from llmgw_agent.node.processes import Process
 
 _T = TypeVar("_T")
+_NO_EPOCH = Epoch(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,12 @@ class LaunchRecord:
     port: int | None
     cookie: str
     device_locks: tuple[str, ...]
-    cgroup: str | None
     shard: ShardSpec
-    epoch: Epoch
+    epoch: Epoch = _NO_EPOCH
+    cgroup: str | None = None
+    ready: Probe | None = None  #: as the adapter gave it, so that adoption needs no adapter
+    warm_up: tuple[Probe, ...] = ()
+    expect_models: tuple[str, ...] = ()
     oom_score_adj: int = 500
     log_file_bytes: int = 64 << 20
     log_files: int = 5

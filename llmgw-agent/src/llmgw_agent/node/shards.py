@@ -26,7 +26,8 @@ from llmgw_agent.node.assignments import Intent
 FIRST_BACKOFF_S = 5.0
 BACKOFF_CAP_S = 300.0
 HEALTHY_RESET_S = 600.0  #: ready for this long, and a crash loop is over
-STUCK_S = 120.0  #: no answer, or requests without progress, for this long: restart
+STUCK_S = 115.0  #: no answer, or requests without progress: with the look's own limit, 120 s
+STUCK_COMPUTING_S = 600.0  #: instead, while it burns a core: a long prompt moves no counter
 BAD_LOOKS = 3  #: in a row make a serving engine unhealthy
 WARM_UP_TRIES = 3
 _JITTER = 0.1
@@ -77,7 +78,7 @@ class Life:
     retry_at: float = 0.0
     ready_at: float | None = None  #: of this incarnation
     bad_looks: int = 0  #: in a row
-    bad_since: float | None = None
+    good_at: float = 0.0  #: last good look of this incarnation
     moved_at: float = 0.0  #: last sign of progress, of the load or of the requests
     progress: float | None = None  #: token counter at `moved_at`
     warm_up_tries: int = 0
@@ -86,6 +87,20 @@ class Life:
     @property
     def is_unhealthy(self) -> bool:
         return self.bad_looks >= BAD_LOOKS or (self.ready_at is None and self.bad_looks > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a starting agent found of a shard; the defaults are those of one that never ran."""
+
+    runs: bool = False  #: its engine is proven to run
+    was_ready: bool = False
+    ended: Failure | None = None
+    incarnation: int = 0
+    restarts: int = 0
+    failures: int = 0
+    failure: Failure | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +135,7 @@ class Looked:
     warm_up: str | None = None  #: "" passed, else why the one-token request failed; None: not tried
     grew: bool = False  #: its output grew since the last look
     load: EngineLoad | None = None
+    computing: bool = False  #: its processes used at least half a core since the last look
 
 
 Event = Passed | Failed | Ordered | StillThere | Looked
@@ -151,6 +167,32 @@ def advance(life: Life, order: Order, event: Event, now: float, *, seed: float =
         case _:
             assert_never(event)
     return _obey(life, order)
+
+
+def resume(spec: ShardSpec, found: Found, now: float, *, seed: float = 0.0) -> Life:
+    """Return the life of a shard that an agent finds when it starts.
+
+    Whatever was not proven to run is cleared first: it costs one look at the process table, and
+    nothing of a former life may be left when a new engine takes the same devices.
+    """
+    life = Life(
+        spec=spec,
+        phase=Phase.CLEARING,
+        incarnation=found.incarnation,
+        restarts=found.restarts,
+        failures=found.failures,
+        failure=found.failure,
+        options=found.options,
+        moved_at=now,
+    )
+    if found.ended is not None:
+        return _failed(replace(life, phase=Phase.SERVING), found.ended, now, seed)
+    if not found.runs:
+        return life
+    if not found.was_ready:
+        return replace(life, phase=Phase.WARMING)
+    # Ready until shown otherwise would publish an endpoint that this agent never saw.
+    return replace(life, phase=Phase.SERVING, bad_looks=1, good_at=now)
 
 
 def backoff_s(failures: int, seed: float) -> float:
@@ -198,7 +240,6 @@ def _passed(life: Life, order: Order, now: float) -> Life:
             incarnation=life.incarnation + 1,
             ready_at=None,
             bad_looks=0,
-            bad_since=None,
             moved_at=now,
             progress=None,
             warm_up_tries=0,
@@ -265,7 +306,7 @@ def _looked(life: Life, look: Looked, now: float, seed: float) -> Life:
 def _looked_warming(life: Life, look: Looked, now: float, seed: float) -> Life:
     if look.healthy and look.warm_up == "":
         return replace(
-            life, phase=Phase.SERVING, ready_at=now, moved_at=now, bad_looks=0, bad_since=None
+            life, phase=Phase.SERVING, ready_at=now, moved_at=now, good_at=now, bad_looks=0
         )
     if look.warm_up:
         life = replace(life, warm_up_tries=life.warm_up_tries + 1, moved_at=now)
@@ -290,13 +331,12 @@ def _looked_warming(life: Life, look: Looked, now: float, seed: float) -> Life:
 
 def _looked_serving(life: Life, look: Looked, now: float, seed: float) -> Life:
     if not look.healthy:
-        since = now if life.bad_since is None else life.bad_since
-        life = replace(life, bad_looks=life.bad_looks + 1, bad_since=since)
-        return _stuck(life, now - since, f"does not answer: {look.why}", now, seed)
+        life = replace(life, bad_looks=life.bad_looks + 1)
+        return _stuck(life, now - life.good_at, STUCK_S, f"does not answer: {look.why}", now, seed)
     life = replace(
         life,
         bad_looks=0,
-        bad_since=None,
+        good_at=now,
         ready_at=now if life.ready_at is None else life.ready_at,
     )
     if life.failures and now - (life.ready_at or now) >= HEALTHY_RESET_S:
@@ -305,11 +345,12 @@ def _looked_serving(life: Life, look: Looked, now: float, seed: float) -> Life:
     busy = bool(look.load and look.load.running)
     if not busy or progress is None or progress != life.progress:
         return replace(life, moved_at=now, progress=progress)
-    return _stuck(life, now - life.moved_at, "has requests but moves no token", now, seed)
+    limit_s = STUCK_COMPUTING_S if look.computing else STUCK_S
+    return _stuck(life, now - life.moved_at, limit_s, "has requests but moves no token", now, seed)
 
 
-def _stuck(life: Life, for_s: float, how: str, now: float, seed: float) -> Life:
-    if for_s < STUCK_S:
+def _stuck(life: Life, for_s: float, limit_s: float, how: str, now: float, seed: float) -> Life:
+    if for_s < limit_s:
         return life
     failure = Failure(
         cause=FailureCause.NO_PROGRESS, message=f"the engine {how}, since {for_s:.0f} s"
