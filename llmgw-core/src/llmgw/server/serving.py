@@ -1,0 +1,101 @@
+"""uvicorn as a service of ours: it neither owns signals nor ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import uvicorn
+from anyio.abc import TaskStatus
+
+from llmgw.config.server import TlsSettings
+
+
+class HttpListener:
+    """One listener. `run` serves until `stop` was called and its requests have ended.
+
+    app: ASGI. protocol: class that parses connections, None for uvicorn's own. drain_limit_s:
+    how long requests may go on after `stop`.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        listener: socket.socket,
+        *,
+        protocol: type[asyncio.Protocol] | None = None,
+        tls: TlsSettings | None = None,
+        drain_limit_s: float,
+    ) -> None:
+        self._socket = listener
+        secured = tls is not None and tls.certificate is not None
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                # h11 reads a smuggled second request and folded headers; httptools does not.
+                http=protocol or "httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=None,
+                ssl_certfile=tls.certificate if tls and secured else None,
+                ssl_keyfile=str(tls.key) if tls and secured else None,
+            )
+        )
+        self._drain_limit_s = drain_limit_s
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve. Returns after `stop`, when the last request has ended or the limit is over."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._server.serve, [self._socket])
+            await self._server.ready.wait()
+            task_status.started()
+            await self._server.stopping.wait()
+            with anyio.move_on_after(self._drain_limit_s + 1.0):
+                await self._server.ended.wait()
+            self._server.force_exit = True
+            for connection in list(self._server.server_state.connections):
+                _cut(connection)
+
+    def stop(self) -> None:
+        """Accept nothing more; requests under way may end. Safe to repeat."""
+        self._server.should_exit = True
+        self._server.stopping.set()
+
+
+class _Server(uvicorn.Server):
+    """Signals have one owner, which is not this."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = anyio.Event()
+        self.stopping = anyio.Event()
+        self.ended = anyio.Event()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().serve(sockets)
+        finally:
+            self.ended.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _cut(connection: Any) -> None:
+    transport = getattr(connection, "transport", None)
+    if transport is not None:
+        transport.abort()
