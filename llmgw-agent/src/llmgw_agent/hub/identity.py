@@ -1,0 +1,87 @@
+"""Who is at the other end, from the certificate alone: an id inside a message is never trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from llmgw.contracts.join import token_id_of
+from llmgw.domain.ids import NodeId, safe_name_problem
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node with a certificate of this cluster."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Applicant:
+    """Whoever holds a join token; may join, and nothing else."""
+
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SameUser:
+    """A process of the server's own user, over a socket file that no other can open."""
+
+
+Identity = Member | Applicant | SameUser
+
+
+class Unidentified(Exception):
+    """The certificate proves nothing to this cluster; the message says why."""
+
+
+def identify(leaf: bytes, roots: bytes, cluster_id: str) -> Member | Applicant:
+    """Read the peer's certificate.
+
+    leaf, roots: PEM. TLS has checked the chain already, but says not by which root: whoever
+    holds a join token could otherwise sign a certificate with any node's name in it. Raises
+    Unidentified.
+    """
+    certificate = x509.load_pem_x509_certificate(leaf)
+    issuer = next(
+        (root for root in x509.load_pem_x509_certificates(roots) if _issued(certificate, root)),
+        None,
+    )
+    if issuer is None:
+        raise Unidentified("its issuer is trusted no more")
+    if token := token_id_of(certificate):
+        return Applicant(token)
+    return Member(_node_of(certificate, cluster_id))
+
+
+def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _node_of(certificate: x509.Certificate, cluster_id: str) -> NodeId:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        raise Unidentified("it names no node") from None
+    prefix = f"spiffe://{cluster_id}/node/"
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    nodes = [uri.removeprefix(prefix) for uri in uris if uri.startswith(prefix)]
+    if len(nodes) != 1 or safe_name_problem(nodes[0]):
+        raise Unidentified("it names no single node of this cluster")
+    return NodeId(nodes[0])
+
+
+def peer_ip(peer: str) -> str:
+    """Return the IP, without brackets, of gRPC's `ipv4:…`, `ipv6:%5B…%5D:…`; else `unix`."""
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return "unix"
+    host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+    # A dual-stack listener shows IPv4 peers as mapped addresses.
+    return host.removeprefix("::ffff:") if "." in host else host

@@ -1,0 +1,151 @@
+"""Joins once, renews in time, and hands out what proves this node to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import grpc
+import grpc.aio
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from llmgw.clock import Clock
+from llmgw.contracts.join import JoinToken, derive_join_authority
+from llmgw.domain.ids import NodeId
+from llmgw.errors import LlmgwError, PermanentError, TransientError
+from llmgw.logs import get_logger
+from llmgw_agent.node.identity.authority import fetch_authority
+from llmgw_agent.node.identity.keeping import KeptIdentity, key_pem, new_key, signing_request
+from llmgw_agent.node.identity.tokens import TokenSource
+from llmgw_agent.wire import agent_pb2 as pb
+from llmgw_agent.wire.addresses import ServerAddress, TcpAddress
+from llmgw_agent.wire.dialling import secure_channel
+from llmgw_agent.wire.service import Stub
+
+log = get_logger(__name__)
+
+_CALL_LIMIT_S = 20.0
+_CHECK_EVERY_S = 3600.0
+_REFUSALS = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INVALID_ARGUMENT,
+)
+
+
+class NodeCredentials:
+    """The node's certificate, however it has to be got (`dialler.Credentials`)."""
+
+    def __init__(
+        self, *, node: NodeId, kept: KeptIdentity, tokens: TokenSource, clock: Clock
+    ) -> None:
+        self._node = node
+        self._kept = kept
+        self._tokens = tokens
+        self._clock = clock
+        self._joining = anyio.Lock()  # one token is good for one certificate
+
+    async def channel_credentials(self, server: ServerAddress) -> grpc.ChannelCredentials:
+        """Return what opens a session, after joining through `server` where needed.
+
+        Raises TransientError if time may help, PermanentError if the server refuses.
+        """
+        async with self._joining:
+            if not self._kept.is_usable(self._clock.wall()):
+                await self._join(server)
+        return self._kept.channel_credentials()
+
+    async def run(
+        self,
+        servers: Sequence[ServerAddress],
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Renew the certificate when a third of its life is over, until cancelled.
+
+        Open streams are left alone: the new one is for the next connection.
+        """
+        task_status.started()
+        while True:
+            await self._clock.sleep(_CHECK_EVERY_S)
+            await self.renew_if_due(servers)
+
+    async def renew_if_due(self, servers: Sequence[ServerAddress]) -> None:
+        """Try each server until one renews. A failure is only logged: there are days left."""
+        wall = self._clock.wall()
+        if not self._kept.is_usable(wall) or not self._kept.is_due(wall):
+            return
+        for server in servers:
+            if not isinstance(server, TcpAddress):
+                continue
+            try:
+                await self._renew(server)
+            except LlmgwError as error:
+                log.warning(
+                    "certificate not renewed",
+                    server=str(server),
+                    reason=str(error),
+                    expires=self._kept.expired_on,
+                    next="tried again within the hour",
+                )
+            else:
+                return
+
+    async def _join(self, server: ServerAddress) -> None:
+        if not isinstance(server, TcpAddress):
+            raise PermanentError(f"{server}: a socket file takes no certificate")
+        token = self._token()
+        authority = await anyio.to_thread.run_sync(fetch_authority, server, token.pin)
+        key = new_key()
+        proof = derive_join_authority(token.id, token.secret).issue(key.public_key(), self._node)
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=authority,
+            private_key=key_pem(key),
+            certificate_chain=proof.public_bytes(Encoding.PEM),
+        )
+        async with secure_channel(server, credentials) as channel:
+            grant = await self._call(Stub(channel).join, server, key)
+        self._keep(key, grant)
+        log.info("joined the cluster", server=str(server), cluster_id=grant.cluster_id)
+
+    async def _renew(self, server: TcpAddress) -> None:
+        key = new_key()
+        async with secure_channel(server, self._kept.channel_credentials()) as channel:
+            grant = await self._call(Stub(channel).renew, server, key)
+        self._keep(key, grant)
+        log.info("certificate renewed", server=str(server), expires=self._kept.expired_on)
+
+    def _token(self) -> JoinToken:
+        try:
+            return self._tokens.read()
+        except ValueError as error:
+            raise PermanentError(str(error)) from None
+        except TransientError as error:
+            if self._kept.expired_on is None:
+                raise
+            raise TransientError(
+                f"this node's certificate ran out on {self._kept.expired_on}; {error}"
+            ) from None
+
+    async def _call(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[pb.CertificateRequest, pb.CertificateGrant],
+        server: TcpAddress,
+        key: ec.EllipticCurvePrivateKey,
+    ) -> pb.CertificateGrant:
+        request = pb.CertificateRequest(node=self._node, csr=signing_request(key, self._node))
+        try:
+            return await method(request, timeout=_CALL_LIMIT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _REFUSALS:
+                raise PermanentError(f"{server} refuses: {error.details()}") from None
+            raise TransientError(f"{server}: {error.details() or error.code().name}") from None
+
+    def _keep(self, key: ec.EllipticCurvePrivateKey, grant: pb.CertificateGrant) -> None:
+        try:
+            self._kept.take(key, grant)
+        except ValueError as error:
+            raise TransientError(f"the server's certificate cannot be used: {error}") from None
