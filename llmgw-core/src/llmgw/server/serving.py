@@ -96,6 +96,9 @@ class _Server(uvicorn.Server):
 
 
 def _cut(connection: Any) -> None:
-    transport = getattr(connection, "transport", None)
-    if transport is not None:
+    # Our own connections know how to be cut; uvicorn's only have a transport.
+    cut = getattr(connection, "cut", None)
+    if cut is not None:
+        cut()
+    elif (transport := getattr(connection, "transport", None)) is not None:
         transport.abort()
