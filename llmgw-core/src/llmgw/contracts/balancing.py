@@ -50,7 +50,7 @@ class RoutedRequest:
     session_key: str | None  #: from the configured header or the `user` field
     prompt: bytes  #: the raw messages or prompt, at most `prompt_bytes` of it; b"" unless asked for
     body_bytes: int
-    seed: float  #: 0.0 to 1.0, drawn once per request
+    seed: float  #: 0.0 up to but never 1.0, drawn once per request
 
 
 class Balancer(Protocol):

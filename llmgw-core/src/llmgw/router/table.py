@@ -66,7 +66,7 @@ class Table:
         name that it says it answers to. Names unknown to the catalog form routes by themselves,
         unless nothing but draining endpoints is behind them: such a model has been withdrawn.
         """
-        entries = sorted(models, key=lambda entry: entry.names)
+        entries = _first_of_each(sorted(models, key=_rank_of_entry))
         known = _name_owners(entries)
         members: dict[ModelName, list[Endpoint]] = {entry.names[0]: [] for entry in entries}
         claims: dict[ModelName, list[Endpoint]] = {}
@@ -90,7 +90,7 @@ class Table:
                 routing=entry.routing,
                 created=entry.created,
             )
-            for entry in _first_of_each(entries)
+            for entry in entries
         ]
         routes += _routes_of_claims(claims)
         routes.sort(key=lambda route: route.name)
@@ -104,6 +104,10 @@ class Table:
     def visible(self, allows: Callable[[ModelRoute], bool]) -> tuple[ModelRoute, ...]:
         """Return the routes that a key may see, by canonical name."""
         return tuple(route for route in self.routes if allows(route))
+
+
+def _rank_of_entry(entry: ModelStatus) -> tuple[tuple[ModelName, ...], str]:
+    return entry.names, entry.state
 
 
 def _first_of_each(entries: list[ModelStatus]) -> list[ModelStatus]:

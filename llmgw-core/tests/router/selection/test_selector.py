@@ -1,0 +1,402 @@
+"""What is chosen, what is left out, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from llmgw.domain.endpoints import Endpoint
+from llmgw.domain.ids import EndpointId, ModelName
+from llmgw.errors import RequestError
+from llmgw.router.selection import Outcome, Reservation
+from llmgw.router.selection.state import Condition
+from llmgw.router.table import Unavailable, Why
+
+Bench = Any
+MakeBench = Callable[..., Bench]
+MakeEndpoint = Callable[..., Endpoint]
+
+FAILURES = (
+    Outcome.ENGINE_ERROR,
+    Outcome.CONNECT_FAILED,
+    Outcome.RESET,
+    Outcome.FIRST_BYTE_TIMEOUT,
+    Outcome.IDLE_TIMEOUT,
+)
+NO_FAILURES = (Outcome.OK, Outcome.CLIENT_LEFT, Outcome.CLIENT_ERROR, Outcome.ENGINE_BUSY)
+
+
+def only(*ids: str, of: Iterable[str] = ("a", "b", "c", "d")) -> frozenset[EndpointId]:
+    return frozenset(EndpointId(id_) for id_ in of if id_ not in ids)
+
+
+def fail(bench: Bench, id_: str, times: int, outcome: Outcome = Outcome.RESET) -> None:
+    for _ in range(times):
+        if isinstance(got := bench.ask(exclude=only(id_)), Reservation):
+            got.release(outcome)
+
+
+def condition(bench: Bench, id_: str) -> Condition:
+    state = bench.selector.state(EndpointId(id_))
+    assert state is not None
+    result: Condition = state.condition
+    return result
+
+
+def test_a_reservation_counts_from_the_choice_until_it_is_released(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"))
+    got = bench.take(body_bytes=4000)
+    (state,) = bench.selector.states()
+    assert (state.in_flight, state.tokens_in_flight) == (1, 1000)
+    got.first_byte()
+    assert (state.in_flight, state.tokens_in_flight) == (1, 0)
+    got.release(Outcome.OK)
+    got.release(Outcome.RESET)
+    got.first_byte()
+    assert (state.in_flight, state.tokens_in_flight, state.failures) == (0, 0, 0)
+
+
+def test_no_endpoint_gets_more_than_it_may_have(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a", max_inflight=2), make_endpoint("b", max_inflight=1))
+    held = [bench.take() for _ in range(3)]
+    assert bench.ask() == Unavailable(Why.SATURATED)
+    held[0].release(Outcome.OK)
+    assert isinstance(bench.ask(), Reservation)
+
+
+def test_the_highest_priority_with_room_goes_first_and_the_rest_spills_over(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(
+        make_endpoint("gpu", priority=10, max_inflight=2), make_endpoint("cpu", priority=1)
+    )
+    assert [bench.take().endpoint.id for _ in range(4)] == ["gpu", "gpu", "cpu", "cpu"]
+
+
+def test_weights_share_the_traffic_of_equal_priorities(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a", weight=3.0), make_endpoint("b", weight=1.0))
+    chosen = [bench.take().endpoint.id for _ in range(40)]
+    assert (chosen.count("a"), chosen.count("b")) == (30, 10)
+
+
+def test_a_profile_with_pools_uses_only_those(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench(profiles={"batch": {"pools": ["slow"]}})
+    bench.publish(make_endpoint("a", pool="fast"), make_endpoint("b", pool="slow"))
+    assert {bench.take(profile="batch").endpoint.id for _ in range(4)} == {"b"}
+    assert {bench.take().endpoint.id for _ in range(8)} == {"a", "b"}
+
+
+def test_a_draining_endpoint_gets_nothing_new_and_keeps_what_it_has(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    held = bench.take(exclude=only("a"))
+    bench.publish(make_endpoint("a", draining=True), make_endpoint("b"))
+    assert {bench.take().endpoint.id for _ in range(4)} == {"b"}
+    assert bench.selector.usage()["a"].in_flight == 1
+    held.release(Outcome.OK)
+    assert bench.selector.usage()["a"].in_flight == 0
+
+
+def test_a_retry_never_goes_where_the_request_has_been(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(
+        make_endpoint("a"), make_endpoint("b", max_inflight=1), make_endpoint("c", priority=-1)
+    )
+    assert bench.take(exclude=frozenset({EndpointId("a")})).endpoint.id == "b"
+    assert bench.take(exclude=frozenset({EndpointId("a")})).endpoint.id == "c"
+    assert bench.ask(exclude=only()) == Unavailable(Why.EXCLUDED)
+
+
+def test_no_endpoint_and_no_room_are_told_apart(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a", max_inflight=1))
+    bench.take()
+    assert bench.ask() == Unavailable(Why.SATURATED)
+    (state,) = bench.selector.states()
+    bench.selector.set_stuck(state, True)
+    assert bench.ask() == Unavailable(Why.NO_ENDPOINT)
+
+
+@pytest.mark.parametrize("outcome", FAILURES)
+def test_five_failures_in_a_row_eject(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint, outcome: Outcome
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    fail(bench, "a", 4, outcome)
+    assert condition(bench, "a") is Condition.HEALTHY
+    fail(bench, "a", 1, outcome)
+    assert condition(bench, "a") is Condition.EJECTED
+    assert {bench.take().endpoint.id for _ in range(4)} == {"b"}
+
+
+@pytest.mark.parametrize("outcome", NO_FAILURES)
+def test_what_is_no_fault_of_the_engine_never_ejects(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint, outcome: Outcome
+) -> None:
+    """A client's mistake is not an engine's fault, and full is not broken."""
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    fail(bench, "a", 50, outcome)
+    assert condition(bench, "a") is Condition.HEALTHY
+
+
+def test_one_good_answer_between_failures_starts_the_count_anew(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    for _ in range(5):
+        fail(bench, "a", 4)
+        fail(bench, "a", 1, Outcome.OK)
+    assert condition(bench, "a") is Condition.HEALTHY
+
+
+def test_a_busy_answer_between_failures_does_not(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    fail(bench, "a", 4)
+    fail(bench, "a", 1, Outcome.ENGINE_BUSY)
+    fail(bench, "a", 1)
+    assert condition(bench, "a") is Condition.EJECTED
+
+
+def test_the_last_endpoint_is_never_ejected(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"))
+    fail(bench, "a", 20)
+    assert isinstance(bench.ask(), Reservation)
+
+
+def test_never_more_than_half_are_ejected(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(*(make_endpoint(id_) for id_ in "abcd"))
+    for id_ in "abcd":
+        fail(bench, id_, 9)
+    ejected = [id_ for id_ in "abcd" if condition(bench, id_) is Condition.EJECTED]
+    assert ejected == ["a", "b"]
+
+
+def test_an_endpoint_of_two_models_is_not_ejected_if_one_of_them_would_be_left_with_none(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a", models=(ModelName("m"), ModelName("n"))), make_endpoint("b"))
+    fail(bench, "a", 20)
+    assert condition(bench, "a") is Condition.HEALTHY
+
+
+async def test_after_its_time_one_probe_decides_and_slow_start_follows(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    fail(bench, "a", 5)
+    await bench.clock.advance(29.9)
+    assert bench.ask(exclude=only("a")) == Unavailable(Why.SATURATED)
+    await bench.clock.advance(0.2)
+    probe = bench.take(exclude=only("a"))
+    assert condition(bench, "a") is Condition.HALF_OPEN
+    assert bench.ask(exclude=only("a")) == Unavailable(Why.SATURATED), "a second probe"
+    assert "trial" in probe.because
+    probe.release(Outcome.OK)
+    assert condition(bench, "a") is Condition.SLOW_START
+    state = bench.selector.state(EndpointId("a"))
+    assert state is not None
+    assert state.share == pytest.approx(0.1)
+    await bench.clock.advance(31)
+    bench.selector.advance(bench.clock.monotonic())
+    assert condition(bench, "a") is Condition.HEALTHY
+    assert state.share == 1.0
+
+
+async def test_a_failed_probe_ejects_for_longer_each_time(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    fail(bench, "a", 5)
+    for lasts_s in (30, 60, 90, 120, 150, 180, 210, 240, 270, 300, 300):
+        await bench.clock.advance(lasts_s - 0.5)
+        assert bench.ask(exclude=only("a")) == Unavailable(Why.SATURATED)
+        await bench.clock.advance(0.5)
+        fail(bench, "a", 1)
+
+
+async def test_a_probe_whose_client_left_makes_way_for_the_next(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    fail(bench, "a", 5)
+    await bench.clock.advance(30)
+    bench.take(exclude=only("a")).release(Outcome.CLIENT_LEFT)
+    assert condition(bench, "a") is Condition.HALF_OPEN
+    bench.take(exclude=only("a")).first_byte()
+    assert condition(bench, "a") is Condition.SLOW_START, "a first byte is proof enough"
+
+
+def test_with_less_than_half_answering_every_ready_one_is_used(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(*(make_endpoint(id_) for id_ in "abc"), make_endpoint("d", draining=True))
+    for id_ in "ab":
+        bench.selector.set_answering(bench.selector.state(EndpointId(id_)), False)
+    assert {bench.take(seed=seed / 8).endpoint.id for seed in range(8)} == {"a", "b", "c"}
+    bench.selector.set_answering(bench.selector.state(EndpointId("a")), True)
+    assert "b" not in {bench.take(seed=seed / 30).endpoint.id for seed in range(30)}
+
+
+def test_state_survives_a_new_table_and_ends_with_the_process(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a", incarnation="1"), make_endpoint("b"))
+    fail(bench, "a", 5)
+    bench.publish(make_endpoint("a", incarnation="1", weight=2.0), make_endpoint("b"))
+    assert condition(bench, "a") is Condition.EJECTED
+    bench.publish(make_endpoint("a", incarnation="2"), make_endpoint("b"))
+    assert condition(bench, "a") is Condition.SLOW_START
+
+
+def test_requests_of_a_former_life_end_without_touching_the_new_one(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a", incarnation="1", max_inflight=1))
+    old = bench.take()
+    bench.publish(make_endpoint("a", incarnation="2", max_inflight=1))
+    new = bench.take()
+    assert bench.selector.usage()["a"].in_flight == 2
+    old.release(Outcome.RESET)
+    state = bench.selector.state(EndpointId("a"))
+    assert state is not None
+    assert (state.in_flight, state.failures) == (1, 0)
+    new.release(Outcome.OK)
+    bench.publish()
+    assert bench.selector.usage() == {}
+
+
+def test_an_endpoint_that_left_is_counted_until_its_last_request_ended(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"))
+    held = bench.take()
+    bench.publish(make_endpoint("b"))
+    assert bench.selector.usage()["a"].in_flight == 1
+    held.release(Outcome.OK)
+    bench.publish(make_endpoint("b"))
+    assert "a" not in bench.selector.usage()
+
+
+async def test_idleness_counts_from_the_end_of_the_last_request(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"))
+    assert bench.selector.usage()["a"].idle_s is None
+    held = bench.take()
+    await bench.clock.advance(60)
+    assert bench.selector.usage()["a"].idle_s == 0.0
+    held.release(Outcome.OK)
+    await bench.clock.advance(7)
+    assert bench.selector.usage()["a"].idle_s == 7.0
+
+
+def test_a_suspect_goes_alone_where_it_can(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench(default_profile="round_robin")
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    bench.take(exclude=only("a"))
+    assert {bench.take(alone=True).endpoint.id} == {"b"}
+    assert isinstance(bench.ask(alone=True), Reservation), "none is idle: any will do"
+
+
+async def test_retries_are_a_fifth_of_the_requests_of_ten_seconds(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"))
+    assert [bench.selector.may_retry(bench.route) for _ in range(4)] == [True, True, True, False]
+    for _ in range(50):
+        bench.take().release(Outcome.OK)
+    assert sum(bench.selector.may_retry(bench.route) for _ in range(20)) == 7
+    await bench.clock.advance(11)
+    assert sum(bench.selector.may_retry(bench.route) for _ in range(20)) == 3
+
+
+def test_room_is_announced_to_every_model_of_the_endpoint(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a", models=(ModelName("m"), ModelName("n"))), make_endpoint("b"))
+    heard: list[str] = []
+    bench.selector.on_room = heard.extend
+    bench.take(exclude=only("a")).release(Outcome.OK)
+    assert sorted(heard) == ["m", "n"]
+
+
+def test_the_reason_names_profile_load_and_place(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a", pool="chat", priority=2), make_endpoint("b", draining=True))
+    bench.take()
+    assert bench.take().because == (
+        "least_outstanding: 1 in flight, 1 of 2 usable, pool chat, priority 2"
+    )
+
+
+def test_a_profile_that_nobody_knows_is_refused_to_clients_and_forgiven_to_the_catalog(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"))
+    with pytest.raises(RequestError, match="unknown routing profile 'x'"):
+        bench.selector.require_profile("x")
+    assert isinstance(bench.ask(profile="x"), Reservation)
+
+
+def test_what_a_profile_needs_of_a_request_is_known_beforehand(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench(
+        profiles={
+            "mine": {"balancer": "session", "options": {"header": "X-User", "user_field": False}}
+        }
+    )
+    bench.publish(make_endpoint("a"))
+    assert bench.selector.needs(bench.route).prompt_bytes == 0
+    assert bench.selector.needs(bench.route, "prefix").prompt_bytes == 4096
+    mine = bench.selector.needs(bench.route, "mine")
+    assert (mine.session_header, mine.session_user_field) == ("x-user", False)
+    assert bench.selector.needs(bench.route, "load").engine_load

@@ -1,0 +1,140 @@
+"""Names and where they lead."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
+from llmgw.domain.ids import EndpointId, Epoch, ModelName, ReplicaId
+from llmgw.router.table import Table
+
+
+def endpoint(
+    id_: str, *models: str, replica: bool = False, priority: int = 0, draining: bool = False
+) -> Endpoint:
+    return Endpoint(
+        id=EndpointId(id_),
+        url=f"http://127.0.0.1/{id_}",
+        models=tuple(ModelName(name) for name in models),
+        replica=ReplicaId(id_) if replica else None,
+        priority=priority,
+        draining=draining,
+    )
+
+
+def entry(*names: str, state: ModelState = ModelState.SERVING) -> ModelStatus:
+    return ModelStatus(names=tuple(ModelName(name) for name in names), state=state)
+
+
+def leads(table: Table, name: str) -> list[str] | None:
+    route = table.find(name)
+    return None if route is None else [item.id for item in route.endpoints]
+
+
+def test_aliases_and_the_canonical_name_lead_to_the_same_endpoints() -> None:
+    table = Table.build(
+        [endpoint("a", "llama", "default", replica=True)], [entry("llama", "default")], Epoch(3)
+    )
+    assert leads(table, "llama") == leads(table, "default") == ["a"]
+    route = table.find("default")
+    assert route is not None
+    assert route.name == "llama"
+    assert table.epoch == 3
+
+
+def test_a_name_must_match_exactly() -> None:
+    table = Table.build([endpoint("a", "llama")], [], Epoch(0))
+    for name in ("Llama", "llama ", " llama", "llama/", "", "lla"):
+        assert table.find(name) is None
+
+
+def test_an_endpoint_of_a_model_unknown_to_the_catalog_forms_a_route() -> None:
+    table = Table.build([endpoint("a", "m", "n"), endpoint("b", "m", "n")], [], Epoch(0))
+    assert leads(table, "n") == ["a", "b"]
+    assert [route.names for route in table.routes] == [("m", "n")]
+
+
+def test_static_endpoints_get_only_names_that_they_answer_to() -> None:
+    table = Table.build([endpoint("a", "m", "x"), endpoint("b", "n", "x")], [], Epoch(0))
+    assert leads(table, "m") == ["a"]
+    assert leads(table, "n") == ["b"]
+    assert leads(table, "x") == ["a", "b"]
+    assert len(table.routes) == 3
+
+
+def test_a_static_endpoint_joins_a_model_of_the_catalog_by_any_of_its_names() -> None:
+    table = Table.build(
+        [endpoint("fleet", "llama", replica=True), endpoint("static", "own", "default")],
+        [entry("llama", "default")],
+        Epoch(0),
+    )
+    assert leads(table, "llama") == ["fleet", "static"]
+    assert leads(table, "own") == ["static"]
+
+
+def test_a_replica_does_not_serve_a_model_that_its_alias_has_moved_to() -> None:
+    table = Table.build(
+        [endpoint("old", "llama-2", "default", replica=True)],
+        [entry("llama-2"), entry("llama-3", "default")],
+        Epoch(0),
+    )
+    assert leads(table, "default") == []
+    assert leads(table, "llama-2") == ["old"]
+
+
+def test_a_canonical_name_beats_an_alias_and_the_first_of_two_aliases_wins() -> None:
+    table = Table.build([], [entry("b", "x", "a"), entry("a", "x")], Epoch(0))
+    owner = {name: route.name for route in table.routes for name in route.names}
+    assert owner == {"a": "a", "b": "b", "x": "a"}
+
+
+def test_a_withdrawn_model_has_no_route_though_its_endpoints_still_drain() -> None:
+    table = Table.build([endpoint("a", "m", replica=True, draining=True)], [], Epoch(0))
+    assert table.find("m") is None
+
+
+def test_a_sleeping_model_has_a_route_without_endpoints() -> None:
+    table = Table.build([], [entry("m", state=ModelState.ASLEEP)], Epoch(0))
+    route = table.find("m")
+    assert route is not None
+    assert (route.endpoints, route.state) == ((), ModelState.ASLEEP)
+
+
+def test_endpoints_are_in_order_of_priority_then_id() -> None:
+    table = Table.build(
+        [endpoint("b", "m"), endpoint("c", "m", priority=5), endpoint("a", "m")], [], Epoch(0)
+    )
+    assert leads(table, "m") == ["c", "a", "b"]
+
+
+def test_a_listing_shows_only_what_a_key_may_use() -> None:
+    table = Table.build([endpoint("a", "m"), endpoint("b", "n")], [], Epoch(0))
+    assert [route.name for route in table.visible(lambda route: route.name != "m")] == ["n"]
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+NAME_LISTS = st.lists(NAMES, min_size=1, max_size=3, unique=True)
+
+
+@given(
+    st.lists(st.tuples(NAME_LISTS, st.booleans(), st.booleans()), max_size=5),
+    st.lists(NAME_LISTS, max_size=3),
+)
+def test_the_table_does_not_depend_on_the_order_of_what_it_is_made_of(
+    drawn: list[tuple[list[str], bool, bool]], catalog: list[list[str]]
+) -> None:
+    endpoints = [
+        endpoint(f"e{number}", *names, replica=replica, draining=draining)
+        for number, (names, replica, draining) in enumerate(drawn)
+    ]
+    entries = [entry(*names) for names in catalog]
+    table = Table.build(endpoints, entries, Epoch(0))
+    assert table == Table.build(reversed(endpoints), reversed(entries), Epoch(0))
+    for name in "abcd":
+        route = table.find(name)
+        if route is not None:
+            assert name in route.names
+            assert all(set(item.models) & set(route.names) for item in route.endpoints), (
+                "an endpoint got a name that it did not claim"
+            )
