@@ -1,0 +1,255 @@
+"""The data plane, composed: tables, rooms, the protocol class for uvicorn, the ASGI application."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import anyio
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskStatus
+
+from llmgw.clock import Clock, SystemClock
+from llmgw.config.server import RouterSettings
+from llmgw.contracts.balancing import BalancerFactory
+from llmgw.contracts.engine import EngineAdapter
+from llmgw.contracts.sinks import Nudge
+from llmgw.domain.endpoints import Endpoint, ModelStatus, RouterUsage
+from llmgw.domain.ids import EndpointId, Epoch, ModelName
+from llmgw.domain.usage import UsageRecord
+from llmgw.router.access import AccessLog, AccessRecord
+from llmgw.router.admission import Admission
+from llmgw.router.api import build_api
+from llmgw.router.forward import Ending, ForwardParts
+from llmgw.router.forward.heads import EngineHeads
+from llmgw.router.front import Connection, Cors, Front, Limits
+from llmgw.router.ingress import Ingress
+from llmgw.router.ingress.ingress import Tables
+from llmgw.router.keys import KeyTable
+from llmgw.router.metrics import RouterMetrics
+from llmgw.router.pool import ConnectionPool
+from llmgw.router.routes import hot_table
+from llmgw.router.selection import Outcome, Quarantine, Reservation, Selector, compile_profiles
+from llmgw.router.table import Table
+from llmgw.router.timers import TimerWheel
+from llmgw.router.usage import UsageLedger
+
+_HOUSEKEEPING_S = 0.25
+_NOT_COMPUTED = frozenset(
+    {Outcome.CONNECT_FAILED, Outcome.ENGINE_BUSY, Outcome.CLIENT_ERROR, Outcome.ENGINE_ERROR}
+)
+
+
+class Router:
+    """One router. Implements EndpointSink, CatalogSink and UsageSource for whoever feeds it.
+
+    Give `protocol` to `uvicorn.Config(http=…)` and `asgi` to its first argument; run `run`
+    beside it.
+    """
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        *,
+        balancers: Mapping[str, BalancerFactory],
+        adapters: Mapping[str, EngineAdapter] | None = None,
+        clock: Clock | None = None,
+        state_dir: Path | None = None,
+        keys_open: bool = True,
+        access_stream: BinaryIO | None = None,
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.wheel = TimerWheel(self.clock)
+        self.metrics = RouterMetrics()
+        self.ledger = UsageLedger()
+        self.keys = KeyTable(self.clock, is_open=keys_open)
+        self.selector = Selector(settings, compile_profiles(settings, balancers), self.clock)
+        self.admission: Admission[Reservation] = Admission(
+            settings, self.selector.reserve, self.clock
+        )
+        self.selector.on_room = self.admission.room
+        self.pool = ConnectionPool(self.wheel, connect_limit_s=settings.deadlines.connect)
+        self._adapters = dict(adapters or {})
+        self._state_dir = state_dir
+        self._heads = EngineHeads()
+        self._tables = Tables(Table(), self.keys)
+        self._endpoints: tuple[Endpoint, ...] = ()
+        self._models: tuple[ModelStatus, ...] = ()
+        self._epoch = Epoch(0)
+        self._access: AccessLog | None = None
+        if settings.access_log:
+            self._access = AccessLog(access_stream or sys.stdout.buffer)
+        self._draining = False
+        self.forward = ForwardParts(
+            deadlines=settings.deadlines,
+            clock=self.clock,
+            wheel=self.wheel,
+            selector=self.selector,
+            admission=self.admission,
+            quarantine=Quarantine(),
+            pool=self.pool,
+            heads=self._heads,
+            metrics=self.metrics,
+            ended=self._ended,
+        )
+        self.front = Front(
+            limits=Limits.of(settings),
+            wheel=self.wheel,
+            metrics=self.metrics,
+            hot=hot_table(settings.path_prefix),
+            ingress=Ingress(self._tables, self.forward),
+            cors=Cors(settings.cors_origins),
+        )
+        self.protocol = partial(Connection, self.front)
+        self.asgi = build_api(self)
+
+    # -- being fed -------------------------------------------------------------------------
+
+    @property
+    def nudges(self) -> Nudge | None:
+        """Who wakes sleeping models."""
+        return self.admission.nudges
+
+    @nudges.setter
+    def nudges(self, nudges: Nudge | None) -> None:
+        self.admission.nudges = nudges
+
+    @property
+    def table(self) -> Table:
+        """What is served now."""
+        return self._tables.table
+
+    def publish_endpoints(self, endpoints: tuple[Endpoint, ...], epoch: Epoch) -> None:
+        """Replace the endpoints. Connections to those that left, or restarted, are given up."""
+        kept = {endpoint.id: endpoint for endpoint in endpoints}
+        for old in self._endpoints:
+            new = kept.get(old.id)
+            if new is None or (new.incarnation, new.url) != (old.incarnation, old.url):
+                self.pool.forget(old.id)
+        self._endpoints, self._epoch = endpoints, epoch
+        self._swap()
+
+    def publish_catalog(self, models: tuple[ModelStatus, ...], epoch: Epoch) -> None:
+        """Replace the catalog."""
+        self._models, self._epoch = models, epoch
+        self._swap()
+
+    def _swap(self) -> None:
+        table = Table.build(self._endpoints, self._models, self._epoch)
+        self._tables.table = table
+        self.selector.update(table)
+        self.admission.refresh(table)
+        ids = frozenset(endpoint.id for endpoint in self._endpoints)
+        self._heads.keep_only(ids)
+        self.metrics.keep_only(
+            frozenset(str(item) for item in ids), frozenset(route.name for route in table.routes)
+        )
+
+    def usage(self) -> RouterUsage:
+        """Return how idle each endpoint is, and how many wait for each model."""
+        return RouterUsage(endpoints=self.selector.usage(), queued=self.admission.queued())
+
+    # -- being run -------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new requests should come here."""
+        return not self._draining and bool(self.table.routes)
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining
+
+    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """Turn the timers and keep house, until cancelled."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(self.wheel.run)
+                tasks.start_soon(self._keep_house)
+                task_status.started()
+        finally:
+            await self.pool.aclose()
+            if self._access is not None:
+                self._access.close()
+
+    async def _keep_house(self) -> None:
+        ticks = 0
+        while True:
+            await self.clock.sleep(_HOUSEKEEPING_S)
+            ticks += 1
+            self.admission.tick()
+            if ticks % 4 == 0:
+                self.selector.advance(self.clock.monotonic())
+                if self._access is not None:
+                    self._access.flush()
+
+    async def drain(self, limit_s: float) -> None:
+        """Become unready, then wait until no request is in flight, at most `limit_s`."""
+        self._draining = True
+        with anyio.move_on_after(limit_s):
+            while any(state.in_flight for state in self.selector.states()):
+                await self.clock.sleep(0.1)
+
+    async def metrics_page(self) -> bytes:
+        """Return the metrics in Prometheus' text format, written without holding the loop."""
+        return await self.metrics.render(
+            {
+                "llmgw_queued_requests": float(sum(self.admission.queued().values())),
+                "llmgw_idle_engine_connections": float(self.pool.idle),
+                "llmgw_access_records_dropped": float(self._access.dropped if self._access else 0),
+            }
+        )
+
+    # -- accounting ------------------------------------------------------------------------
+
+    def _ended(self, ending: Ending) -> None:
+        envelope, usage = ending.envelope, ending.usage
+        prompt = cached = completion = None
+        if usage is not None:
+            prompt, completion = usage.prompt_tokens, usage.completion_tokens
+            cached = usage.cached_tokens
+        if usage is not None:
+            tokens: int | None = (prompt or 0) + (completion or 0)
+        else:
+            idle = ending.outcome is None or ending.outcome in _NOT_COMPUTED
+            tokens = 0 if idle else None
+        envelope.charge.end(tokens)
+        at = self.clock.wall()
+        self.ledger.add(
+            UsageRecord(
+                at=at,
+                key=envelope.grant.key_id,
+                model=ModelName(envelope.target.name),
+                endpoint=EndpointId(ending.endpoint) if ending.endpoint is not None else None,
+                status=ending.status,
+                prompt_tokens=prompt or 0,
+                cached_tokens=cached or 0,
+                completion_tokens=completion or 0,
+                first_byte_s=ending.first_token_s or 0.0,
+                duration_s=ending.duration_s,
+            )
+        )
+        if self._access is not None:
+            self._access.add(
+                AccessRecord(
+                    time=at,
+                    request_id=envelope.request_id.decode("ascii"),
+                    route=envelope.route.path,
+                    model=envelope.target.name,
+                    status=ending.status,
+                    duration_s=ending.duration_s,
+                    key=envelope.grant.key_id,
+                    endpoint=ending.endpoint or "",
+                    outcome=ending.outcome or "",
+                    attempts=ending.attempts,
+                    stream=envelope.stream,
+                    first_token_s=ending.first_token_s,
+                    prompt_tokens=prompt,
+                    cached_tokens=cached,
+                    completion_tokens=completion,
+                )
+            )

@@ -1,0 +1,590 @@
+"""One request from its envelope to its end: a slot, an engine, an answer, perhaps a second try.
+
+Driven by callbacks of the two sockets and of one deadline; there is no task per request and
+no await per chunk. Every way out passes `_end`, once, so that no slot and no counter leaks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import Enum, auto
+
+from llmgw.domain.endpoints import Endpoint, ModelState
+from llmgw.domain.ids import EndpointId
+from llmgw.errors import RequestError
+from llmgw.router import replies
+from llmgw.router.admission import Ticket
+from llmgw.router.forward.answers import (
+    Answer,
+    AssembledAnswer,
+    PlainAnswer,
+    RefusedAnswer,
+    Renaming,
+    StreamAnswer,
+)
+from llmgw.router.forward.client import Client
+from llmgw.router.forward.edits import body_for_engine
+from llmgw.router.forward.envelope import Envelope
+from llmgw.router.forward.heads import SSE_HEADERS, passed_headers
+from llmgw.router.forward.parts import Ending, ForwardParts
+from llmgw.router.forward.poison import fingerprint_of, quarantined, sample_of
+from llmgw.router.metrics import Series
+from llmgw.router.pool import AnswerHead, EngineConnection, EngineFailure, Opening
+from llmgw.router.routes import Assembly, Dialect
+from llmgw.router.selection import Outcome, Reservation
+from llmgw.router.sse import Usage
+from llmgw.router.table import Unavailable
+from llmgw.router.timers import NEVER
+
+_CONNECT_TRIES = 3  #: two more after a failed connect: nothing has been asked of anybody yet
+_TRIES = 2
+_EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\n"
+_PINGS = {
+    Dialect.OPENAI: b": waiting for the model\n\n",
+    Dialect.ANTHROPIC: b'event: ping\ndata: {"type":"ping"}\n\n',
+}
+_OUTCOME_OF = {
+    EngineFailure.CONNECT: Outcome.CONNECT_FAILED,
+    EngineFailure.RESET: Outcome.RESET,
+    EngineFailure.GARBLED: Outcome.ENGINE_ERROR,
+}
+
+
+class _Phase(Enum):
+    """What the deadline means at this moment."""
+
+    WAITING = auto()  #: in line, or for a model to wake
+    ASKED = auto()  #: dispatched, nothing has come back
+    ANSWERING = auto()
+    STALLED = auto()  #: the client does not read
+    OVER = auto()
+
+
+class Exchange:
+    """Implements `EngineExchange` towards the pool and `AnswerTarget` towards answers."""
+
+    __slots__ = (
+        "_answer",
+        "_assembles",
+        "_attempts",
+        "_client",
+        "_committed",
+        "_connect_tries",
+        "_connection",
+        "_envelope",
+        "_first_token_at",
+        "_inflate",
+        "_last_error",
+        "_opening",
+        "_parts",
+        "_phase",
+        "_pieces",
+        "_reservation",
+        "_sample",
+        "_series",
+        "_ticket",
+        "_tried",
+        "_usage",
+        "_whole_due",
+        "has_shown",
+        "hides_usage",
+        "renaming",
+    )
+
+    def __init__(self, parts: ForwardParts, client: Client, envelope: Envelope) -> None:
+        self._parts = parts
+        self._client = client
+        self._envelope = envelope
+        self._phase = _Phase.WAITING
+        self._ticket: Ticket[Reservation] | None = None
+        self._reservation: Reservation | None = None
+        self._series: Series | None = None
+        self._opening: Opening | None = None
+        self._connection: EngineConnection | None = None
+        self._answer: Answer | None = None
+        self._assembles: Assembly | None = None  #: how a stream becomes the plain answer asked for
+        self._inflate: zlib._Decompress | None = None
+        self._tried: tuple[EndpointId, ...] = ()
+        self._attempts = 0
+        self._connect_tries = 0
+        self._last_error: RequestError | None = None
+        self._committed = False  #: the client has a status
+        self._pieces = True  #: the answer is sent in pieces, not by its length
+        self._usage: Usage | None = None
+        self._first_token_at: float | None = None
+        self._sample: bytes | None = None
+        self._whole_due = NEVER
+        self.has_shown = False
+        self.hides_usage = False
+        self.renaming: Renaming | None = None
+
+    # -- getting an endpoint ---------------------------------------------------------------
+
+    def start(self) -> None:
+        """Ask for a slot; go on when there is one."""
+        envelope, parts = self._envelope, self._parts
+        limits = parts.deadlines
+        if limits.whole_request is not None:
+            self._whole_due = parts.wheel.now + limits.whole_request
+        ticket = parts.admission.enter(
+            envelope.target,
+            envelope.routed,
+            grant=envelope.grant,
+            priority=envelope.priority,
+            profile=envelope.profile,
+            on_ready=self._ready,
+            on_refused=self._refused,
+        )
+        if self._phase is _Phase.WAITING and self._reservation is None:
+            self._ticket = ticket
+            is_asleep = envelope.target.state in (ModelState.ASLEEP, ModelState.WAKING)
+            if envelope.stream and is_asleep:
+                self._client.deadline.set(limits.hold_commit)
+
+    def _ready(self, reservation: Reservation) -> None:
+        self._ticket = None
+        self._dispatch(reservation)
+
+    def _refused(self, error: RequestError) -> None:
+        self._ticket = None
+        self._fail(error, None)
+
+    def _dispatch(self, reservation: Reservation) -> None:
+        parts = self._parts
+        endpoint = reservation.endpoint
+        self._reservation = reservation
+        self._attempts += 1
+        self._series = series = parts.metrics.series(self._envelope.target.name, endpoint.id)
+        series.in_flight += 1
+        self._phase = _Phase.ASKED
+        connection = parts.pool.take(endpoint.id)
+        if connection is not None:
+            self._send(connection, reservation)
+        else:
+            self._open(endpoint)
+
+    def _open(self, endpoint: Endpoint) -> None:
+        self._client.deadline.due = NEVER  # the pool has its own limit
+        self._opening = self._parts.pool.open(endpoint, self._opened, self._unreachable)
+
+    def _opened(self, connection: EngineConnection) -> None:
+        self._opening = None
+        if self._reservation is None:
+            connection.abandon()
+        else:
+            self._send(connection, self._reservation)
+
+    def _unreachable(self, reason: str) -> None:
+        self._opening = None
+        self._connect_tries += 1
+        error = RequestError(
+            f"The engine behind model {self._envelope.model!r} could not be reached: {reason}.",
+            status=502,
+            code="engine_unreachable",
+            kind="api_error",
+        )
+        self._try_again(Outcome.CONNECT_FAILED, error, limit=_CONNECT_TRIES)
+
+    def _send(self, connection: EngineConnection, reservation: Reservation) -> None:
+        envelope, parts = self._envelope, self._parts
+        endpoint = reservation.endpoint
+        self._assembles = None
+        if not envelope.stream and not endpoint.cancels_plain_requests:
+            self._assembles = envelope.route.assembly
+        served = self._served_name(endpoint)
+        self.renaming = Renaming(served, envelope.model) if served != envelope.model else None
+        asks_stream = envelope.stream or self._assembles is not None
+        self.hides_usage = asks_stream and not envelope.wants_usage and envelope.route.asks_usage
+        body = body_for_engine(envelope, model=served, stream=asks_stream)
+        self._connection = connection
+        self._answer = None
+        if envelope.stream:
+            self._client.deadline.set(self._within(self._first_byte_limit()))
+        else:
+            # A plain answer may take as long as it takes; its client is watched instead.
+            self._client.deadline.due = self._whole_due
+        connection.send(self, parts.heads.request_head(endpoint, envelope, len(body)), body)
+
+    def _served_name(self, endpoint: Endpoint) -> str:
+        if endpoint.served_name is not None:
+            return endpoint.served_name
+        asked = self._envelope.model
+        return asked if asked in endpoint.models else endpoint.models[0]
+
+    def _first_byte_limit(self) -> float:
+        limits = self._parts.deadlines
+        prompt_tokens = self._envelope.routed.body_bytes / 4
+        return min(limits.first_byte_max, max(limits.first_byte_min, 10 + prompt_tokens / 500))
+
+    def _within(self, limit_s: float) -> float:
+        return min(limit_s, self._whole_due - self._parts.wheel.now)
+
+    # -- the engine's side -----------------------------------------------------------------
+
+    def answer_head(self, head: AnswerHead) -> None:
+        if self._phase is _Phase.OVER:
+            return
+        coding = head.get(b"content-encoding")
+        if coding in (b"gzip", b"deflate", b"x-gzip"):
+            # Asked for identity and got this: unpacked here, so that it can be read (C003).
+            self._inflate = zlib.decompressobj(47)
+            head.headers = [item for item in head.headers if item[0] != b"content-length"]
+        else:
+            self._inflate = None
+        if head.status >= 400:
+            self._answer = RefusedAnswer(self, head)
+        elif b"text/event-stream" not in (head.get(b"content-type") or b""):
+            self._answer = PlainAnswer(self, head)
+        elif self._assembles is not None:
+            self._answer = AssembledAnswer(self, head, self._assembles)
+        else:
+            self._answer = StreamAnswer(self)
+
+    def answer_data(self, data: bytes) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        if self._inflate is not None:
+            try:
+                data = self._inflate.decompress(data)
+            except zlib.error:
+                self.engine_vanished()
+                return
+        answer.data(data)
+        if self._phase is _Phase.ANSWERING:
+            # Moved, not set: the wheel finds out when it comes by.
+            now = self._parts.wheel.now
+            self._client.deadline.due = min(
+                now + self._parts.deadlines.between_chunks, self._whole_due
+            )
+
+    def answer_end(self) -> None:
+        self._connection = None
+        if self._answer is not None:
+            self._answer.end()
+
+    def answer_lost(self, failure: EngineFailure, *, stale: bool) -> None:
+        self._connection = None
+        if self._phase is _Phase.OVER:
+            return
+        if stale and self._reservation is not None:
+            # The engine closed an idle connection while we used it again: it never saw the
+            # request, so this is neither a failure nor a retry (C026).
+            self._open(self._reservation.endpoint)
+            return
+        if self._answer is not None and self._answer.is_whole():
+            self._answer.end()
+            return
+        self._lost(_OUTCOME_OF[failure], replies.engine_lost())
+
+    def _lost(self, outcome: Outcome, error: RequestError) -> None:
+        if outcome is Outcome.RESET and not self._may_live_on():
+            self._fail(quarantined(), outcome)
+        elif self._envelope.stream or self._answer is None:
+            self._try_again(outcome, error, limit=_TRIES)
+        else:
+            # The engine had begun to answer: asking again might do the work twice (C027).
+            self._fail(error, outcome)
+
+    def _may_live_on(self) -> bool:
+        """Count the death of an engine against the request that it worked on."""
+        now = self._parts.clock.monotonic()
+        return self._parts.quarantine.died(self._fingerprint(), now)
+
+    def _fingerprint(self) -> bytes:
+        sample = self._sample if self._sample is not None else sample_of(self._envelope.body)
+        return fingerprint_of(self._envelope.route.path, sample)
+
+    # -- AnswerTarget ----------------------------------------------------------------------
+
+    def take_usage(self, usage: Usage) -> None:
+        if self._usage is None:
+            self._usage = usage
+        else:
+            self._usage.merge(usage)
+
+    def show_events(self, block: bytes) -> None:
+        client = self._client
+        if self.has_shown:
+            client.write(client.piece(block))
+            return
+        self._first_byte()
+        client.write(self._stream_head() + client.piece(block))
+
+    def show_comments(self, block: bytes) -> None:
+        client = self._client
+        client.write(self._stream_head() + client.piece(block))
+
+    def show_start(self, head: AnswerHead, length: int | None, data: bytes) -> None:
+        self._first_byte()
+        self._committed = True
+        self._pieces = length is None
+        client = self._client
+        start = client.head(head.status, passed_headers(head) + self._reply_headers(), length)
+        client.write(start + (client.piece(data) if self._pieces else data))
+
+    def show_more(self, data: bytes) -> None:
+        self._client.write(self._client.piece(data) if self._pieces else data)
+
+    def show_whole(self, head: AnswerHead, body: bytes) -> None:
+        self._first_byte()
+        client = self._client
+        start = client.head(head.status, passed_headers(head) + self._reply_headers(), len(body))
+        client.write(start + body)
+        self._end(Outcome.OK, head.status)
+        client.finish(ended=False)
+
+    def close_answer(self) -> None:
+        self._end(Outcome.OK, 200)
+        self._client.finish(ended=self._pieces)
+
+    def engine_refused(self, status: int, body: bytes, retry_after: bytes | None) -> None:
+        error = replies.read_engine_error(status, body)
+        if status in (429, 503):
+            error.retry_after_s = _seconds(retry_after)
+            self._try_again(Outcome.ENGINE_BUSY, error, limit=_TRIES)
+        elif status in (502, 504) or (status == 200 and not self.has_shown):
+            self._try_again(Outcome.ENGINE_ERROR, error, limit=_TRIES)
+        elif status == 200 or status >= 500:
+            self._fail(error, Outcome.ENGINE_ERROR)
+        else:
+            self._fail(error, Outcome.CLIENT_ERROR)
+
+    def engine_vanished(self) -> None:
+        self._abandon()
+        self._lost(Outcome.ENGINE_ERROR, replies.engine_lost())
+
+    def _first_byte(self) -> None:
+        self.has_shown = True
+        self._first_token_at = self._parts.clock.monotonic()
+        if self._reservation is not None:
+            self._reservation.first_byte()
+        # From here on no retry can come, so a stream need not hold its prompt; a sample
+        # stays, in case the engine dies of it.
+        self._sample = sample_of(self._envelope.body)
+        self._envelope.body = b""
+        self._phase = _Phase.ANSWERING
+        limit_s = self._parts.deadlines.between_chunks
+        self._client.deadline.set(self._within(limit_s))
+        if self._client.is_paused:
+            self.client_paused()
+
+    # -- what the client gets --------------------------------------------------------------
+
+    def _stream_head(self) -> bytes:
+        """Return the head of an event stream, b"" if the client has it."""
+        if self._committed:
+            return b""
+        self._committed = True
+        headers = _EVENT_STREAM + SSE_HEADERS + self._reply_headers()
+        return self._client.head(200, headers, None)
+
+    def _reply_headers(self) -> bytes:
+        reservation = self._reservation
+        if reservation is None:
+            return self._envelope.reply_headers
+        endpoint = reservation.endpoint
+        headers = b"%bx-llmgw-endpoint: %b\r\nx-llmgw-model: %b\r\nx-llmgw-attempts: %d\r\n" % (
+            self._envelope.reply_headers,
+            endpoint.id.encode("ascii", "replace"),
+            self._envelope.target.name.encode("ascii", "replace"),
+            self._attempts,
+        )
+        if self._envelope.wants_reasons:
+            headers += b"x-llmgw-explain: %b\r\n" % reservation.because.encode("ascii", "replace")
+        return headers
+
+    def _try_again(self, outcome: Outcome, error: RequestError, *, limit: int) -> None:
+        """Ask another endpoint, if rules and budget allow; else tell the client of the error."""
+        parts = self._parts
+        if self._reservation is not None:
+            self._tried = (*self._tried, self._reservation.endpoint.id)
+        if self.has_shown or self._attempts >= limit or self._phase is _Phase.OVER:
+            self._fail(error, outcome)
+            return
+        if not parts.selector.may_retry(self._envelope.target):
+            self._fail(error, outcome)
+            return
+        if self._series is not None:
+            self._series.retries += 1
+        self._release(outcome)
+        other = parts.selector.reserve(
+            self._envelope.target,
+            self._envelope.routed,
+            exclude=frozenset(self._tried),
+            profile=self._envelope.profile,
+            alone=outcome is Outcome.RESET,
+        )
+        if isinstance(other, Unavailable):
+            self._fail(error, outcome)
+        else:
+            self._dispatch(other)
+
+    def _fail(self, error: RequestError, outcome: Outcome | None) -> None:
+        """End with an error: a status while there is none yet, an event from then on."""
+        if self._phase is _Phase.OVER:
+            return
+        headers_of_reply = self._reply_headers()
+        self._abandon()
+        self._end(outcome, error.status)
+        client, dialect = self._client, self._envelope.route.dialect
+        if not self._committed:
+            reply = replies.error_reply(error, dialect)
+            client.write(
+                client.head(
+                    reply.status,
+                    b"".join(b"%b: %b\r\n" % item for item in reply.headers) + headers_of_reply,
+                    len(reply.body),
+                )
+                + reply.body
+            )
+            client.finish(ended=False)
+        elif self._pieces and self._envelope.stream:
+            client.write(client.piece(replies.error_event(error, dialect)))
+            client.cut()
+        else:
+            client.cut()
+
+    # -- the client's side -----------------------------------------------------------------
+
+    def client_left(self) -> None:
+        """The client's connection is gone: whatever was going on for it stops now."""
+        if self._phase is _Phase.OVER:
+            return
+        if self._ticket is not None:
+            self._ticket.leave()
+            self._ticket = None
+        self._abandon()
+        self._end(Outcome.CLIENT_LEFT, 499)
+
+    def client_paused(self) -> None:
+        """The client does not keep up: the engine must wait."""
+        if self._connection is not None:
+            self._connection.pause()
+        if self._phase is _Phase.ANSWERING:
+            self._phase = _Phase.STALLED
+            self._client.deadline.set(self._within(self._parts.deadlines.client_stalled))
+
+    def client_resumed(self) -> None:
+        if self._connection is not None:
+            self._connection.resume()
+        if self._phase is _Phase.STALLED:
+            self._phase = _Phase.ANSWERING
+            self._client.deadline.set(self._within(self._parts.deadlines.between_chunks))
+
+    def expired(self) -> None:
+        """The deadline of this phase is over."""
+        limits = self._parts.deadlines
+        if self._parts.wheel.now >= self._whole_due:
+            self._fail(
+                replies.gateway_timeout(
+                    f"The request took longer than the limit of {limits.whole_request:g} s "
+                    "(router.deadlines.whole_request).",
+                    "whole_request_timeout",
+                ),
+                None if self._reservation is None else Outcome.CLIENT_LEFT,
+            )
+        elif self._phase is _Phase.WAITING:
+            self._client.write(
+                self._stream_head() + self._client.piece(_PINGS[self._envelope.route.dialect])
+            )
+            self._client.deadline.set(limits.hold_commit)
+        elif self._phase is _Phase.ASKED:
+            limit_s = self._first_byte_limit()
+            self._abandon()
+            self._try_again(
+                Outcome.FIRST_BYTE_TIMEOUT,
+                replies.gateway_timeout(
+                    f"The engine sent nothing within {limit_s:g} s "
+                    "(router.deadlines.first_byte_min).",
+                    "first_byte_timeout",
+                ),
+                limit=_TRIES,
+            )
+        elif self._phase is _Phase.ANSWERING:
+            self._fail(
+                replies.gateway_timeout(
+                    f"The engine fell silent for {limits.between_chunks:g} s in the middle of "
+                    "its answer (router.deadlines.between_chunks).",
+                    "between_chunks_timeout",
+                ),
+                Outcome.IDLE_TIMEOUT,
+            )
+        elif self._phase is _Phase.STALLED:
+            self.client_left()
+            self._client.cut()
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def _abandon(self) -> None:
+        """Make the engine stop working for this request."""
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if self._connection is not None:
+            self._connection.abandon()
+            self._connection = None
+
+    def _release(self, outcome: Outcome) -> None:
+        """Give the slot back and count how it was used."""
+        reservation, self._reservation = self._reservation, None
+        series, self._series = self._series, None
+        if reservation is not None:
+            reservation.release(outcome)
+        if series is not None:
+            series.in_flight -= 1
+            series.outcomes[outcome] = series.outcomes.get(outcome, 0) + 1
+
+    def _end(self, outcome: Outcome | None, status: int) -> None:
+        if self._phase is _Phase.OVER:
+            return
+        self._phase = _Phase.OVER
+        self._client.deadline.due = NEVER
+        parts, envelope = self._parts, self._envelope
+        reservation, series = self._reservation, self._series
+        endpoint = reservation.endpoint.id if reservation is not None else None
+        duration_s = parts.clock.monotonic() - envelope.started
+        first_s = None
+        if self._first_token_at is not None:
+            first_s = self._first_token_at - envelope.started
+        usage = self._usage
+        if series is not None and reservation is not None and outcome is not None:
+            _observe(series, envelope.stream, usage, first_s, duration_s)
+            self._release(outcome)
+        else:
+            parts.metrics.count_refused(envelope.target.name, status)
+        parts.ended(
+            Ending(
+                envelope=envelope,
+                endpoint=endpoint or (self._tried[-1] if self._tried else None),
+                outcome=outcome,
+                status=status,
+                attempts=self._attempts,
+                usage=usage,
+                first_token_s=first_s,
+                duration_s=duration_s,
+            )
+        )
+
+
+def _observe(
+    series: Series, stream: bool, usage: Usage | None, first_s: float | None, duration_s: float
+) -> None:
+    series.duration.observe(duration_s)
+    if stream and first_s is not None:
+        series.first_token.observe(first_s)
+    if usage is None:
+        return
+    series.prompt_tokens += usage.prompt_tokens or 0
+    series.cached_tokens += usage.cached_tokens or 0
+    tokens = usage.completion_tokens or 0
+    series.completion_tokens += tokens
+    if stream and first_s is not None and tokens > 1:
+        series.per_token.observe((duration_s - first_s) / (tokens - 1))
+
+
+def _seconds(retry_after: bytes | None) -> float:
+    try:
+        return float(retry_after) if retry_after else 1.0
+    except ValueError:  # a date, which no engine sends
+        return 1.0

@@ -1,0 +1,47 @@
+"""What all exchanges of a router share, and what each leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmgw.clock import Clock
+from llmgw.config.server import Deadlines
+from llmgw.router.admission import Admission
+from llmgw.router.forward.envelope import Envelope
+from llmgw.router.forward.heads import EngineHeads
+from llmgw.router.metrics import RouterMetrics
+from llmgw.router.pool import ConnectionPool
+from llmgw.router.selection import Outcome, Quarantine, Reservation, Selector
+from llmgw.router.sse import Usage
+from llmgw.router.timers import TimerWheel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """One request that is over, for accounting."""
+
+    envelope: Envelope
+    endpoint: str | None  #: the last one tried; None: none
+    outcome: Outcome | None  #: None: refused before any engine had it
+    status: int  #: what the client got, or would have got
+    attempts: int
+    usage: Usage | None  #: None: the engine said nothing, and nothing is invented
+    first_token_s: float | None  #: since the request's last byte
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardParts:
+    """The rooms below, wired once per router."""
+
+    deadlines: Deadlines
+    clock: Clock
+    wheel: TimerWheel
+    selector: Selector
+    admission: Admission[Reservation]
+    quarantine: Quarantine
+    pool: ConnectionPool
+    heads: EngineHeads
+    metrics: RouterMetrics
+    ended: Callable[[Ending], None]

@@ -1,0 +1,528 @@
+"""One client connection: an `asyncio.Protocol` of our own, made by uvicorn for each accept.
+
+It reads requests with httptools, answers the hot routes itself through `ingress`, and hands
+everything else to the ASGI application. uvicorn's part of the bargain, pinned by a test: the
+class is called with (config, server_state, app_state, _loop), keeps itself in
+`server_state.connections` and its tasks in `server_state.tasks`, has `shutdown()` and a
+`transport` that may be aborted.
+
+Reading goes on while an answer is under way: without that, a client that left would not be
+noticed before the next write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from http import HTTPStatus
+from typing import Any, cast
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from llmgw.errors import RequestError
+from llmgw.logs import get_logger
+from llmgw.router.forward import Exchange
+from llmgw.router.front.cold import ColdCycle
+from llmgw.router.front.front import Front
+from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, read_head
+from llmgw.router.ingress import Request
+from llmgw.router.keys import KeyGrant
+from llmgw.router.replies import Reply, error_reply
+from llmgw.router.routes import Dialect
+from llmgw.router.timers import NEVER, Deadline
+
+log = get_logger(__name__)
+
+WRITE_HIGH = 256 * 1024
+WRITE_LOW = 64 * 1024
+_LINGER_S = 2.0
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STATUS = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+
+class Connection(asyncio.Protocol):
+    """Implements `forward.Client` for the exchange that it carries at the moment."""
+
+    __slots__ = (
+        "_advancing",
+        "_arrived",
+        "_closing",
+        "_config",
+        "_cycle",
+        "_deaf",
+        "_exchange",
+        "_front",
+        "_grant",
+        "_head_bytes",
+        "_in_body",
+        "_incoming",
+        "_is_admitted",
+        "_parser",
+        "_peer",
+        "_reading_paused",
+        "_request",
+        "_server",
+        "_size",
+        "_state",
+        "_waiting",
+        "deadline",
+        "is_paused",
+        "on_body",
+        "transport",
+    )
+
+    def __init__(
+        self,
+        front: Front,
+        *,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._front = front
+        self._config = config
+        self._server = server_state
+        self._state = app_state
+        self.transport: asyncio.Transport | None = None
+        self._arrived: list[bytes] = []
+        self.on_body = self._arrived.append
+        self._parser = httptools.HttpRequestParser(self)
+        self._incoming: Request | None = None  #: being read
+        self._grant: KeyGrant | None = None  #: of the one being read
+        self._in_body = False
+        self._head_bytes = 0
+        self._size = 0
+        self._waiting: deque[tuple[Request, KeyGrant | None] | RequestError] = deque()
+        self._request: Request | None = None  #: being answered
+        self._exchange: Exchange | None = None
+        self._cycle: ColdCycle | None = None
+        self._advancing = False
+        self._deaf = False  #: what still arrives is thrown away
+        self._closing = False
+        self._reading_paused = False
+        self._is_admitted = False
+        self._peer = ""
+        self.is_paused = False
+        self.deadline = Deadline(front.wheel, self._expired)
+
+    # -- asyncio's side --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_LOW)
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._server.connections.add(self)  # type: ignore[arg-type]  # uvicorn names its own classes
+        self._is_admitted = self._front.admits(self._peer)
+        if not self._is_admitted:
+            self._front.metrics.connections_refused += 1
+            self._refuse(
+                RequestError(
+                    "the router has as many connections as it may",
+                    status=503,
+                    code="too_many_connections",
+                    kind="api_error",
+                    retry_after_s=1.0,
+                )
+            )
+            return
+        self.deadline.set(self._front.limits.head_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's name
+        self._server.connections.discard(self)
+        self.transport = None
+        self._deaf = True
+        self._waiting.clear()
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.client_left()
+        if self._cycle is not None:
+            self._cycle.client_left()
+            self._cycle = None
+        self.deadline.cancel()
+        if self._is_admitted:
+            self._is_admitted = False
+            self._front.left(self._peer)
+
+    def eof_received(self) -> bool:
+        # A client that closed its half is taken to have left, as by every proxy of this kind.
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse_later(
+                RequestError("protocol upgrades are not supported", code="upgrade_not_supported")
+            )
+        except httptools.HttpParserError as error:
+            if not self._deaf:
+                self._refuse_later(_malformed(error))
+        incoming = self._incoming
+        if incoming is not None and not self._deaf:
+            self._read_on(incoming, len(data))
+        if self._waiting and not self._advancing:
+            self._advance()
+
+    def _read_on(self, incoming: Request, size: int) -> None:
+        """Watch a request that has not come in whole."""
+        is_busy = self._exchange is not None or self._cycle is not None or bool(self._waiting)
+        if not self._in_body:
+            if not self._head_bytes and not is_busy:
+                self.deadline.set(self._front.limits.head_s)
+            self._head_bytes += size
+            if self._head_bytes > HEAD_LIMIT + size:
+                self._refuse_later(
+                    RequestError(
+                        f"the request's head has more than {HEAD_LIMIT} bytes",
+                        status=431,
+                        code="head_too_large",
+                    )
+                )
+            return
+        if self._arrived:
+            self._take_body(incoming)
+        if not is_busy:
+            self.deadline.set(self._front.limits.body_idle_s)
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+        if self._exchange is not None:
+            self._exchange.client_paused()
+        elif self._cycle is not None:
+            self._cycle.client_paused()
+            self.deadline.set(self._front.limits.stalled_s)
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+        if self._exchange is not None:
+            self._exchange.client_resumed()
+        elif self._cycle is not None:
+            self.deadline.due = NEVER
+            self._cycle.client_resumed()
+
+    # -- uvicorn's side --------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Finish what is under way, take nothing new, then close."""
+        if self._exchange is None and self._cycle is None:
+            self._close()
+            return
+        self._deaf_to_new()
+
+    def _deaf_to_new(self) -> None:
+        self._closing = True
+        if self._request is not None:
+            self._request.keep_alive = False
+
+    # -- httptools' side -------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._incoming = Request()
+        self._incoming.peer = self._peer
+        self._in_body = False
+        self._head_bytes = 0
+        self._size = 0
+
+    def on_url(self, url: bytes) -> None:
+        if self._incoming is not None:
+            self._incoming.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        incoming = self._incoming
+        if incoming is None or self._in_body:
+            return  # trailers are dropped: nothing may pass as a header that was not checked
+        headers = incoming.headers
+        headers.append((name.lower(), value))
+        if len(headers) > HEADER_COUNT_LIMIT + 1:
+            self._refuse_later(
+                RequestError(
+                    f"the request's head has more than {HEADER_COUNT_LIMIT} headers",
+                    status=431,
+                    code="head_too_large",
+                )
+            )
+
+    def on_headers_complete(self) -> None:
+        incoming = self._incoming
+        if incoming is None or self._deaf:
+            return
+        self._in_body = True
+        parser = self._parser
+        incoming.method = parser.get_method()
+        incoming.is_http11 = parser.get_http_version() == "1.1"
+        incoming.keep_alive = parser.should_keep_alive()
+        incoming.path, _, incoming.query = incoming.target.partition(b"?")
+        refusal = read_head(incoming)
+        if refusal is None:
+            refusal = self._refusal_by_head(incoming)
+        if refusal is not None:
+            self._request_of_refusal(incoming)
+            self._refuse_later(refusal)
+
+    def _refusal_by_head(self, incoming: Request) -> RequestError | None:
+        """Say what can be said before the body has come."""
+        front = self._front
+        if incoming.content_encoding not in (None, b"identity"):
+            return RequestError(
+                "compressed request bodies are not supported; send the body as it is",
+                status=415,
+                code="unsupported_content_encoding",
+            )
+        if incoming.length is not None and incoming.length > front.limits.body_bytes:
+            return _too_large(front.limits.body_bytes)
+        route = front.hot.get(incoming.path)
+        if route is not None and incoming.method == b"POST" and front.ingress is not None:
+            incoming.route = route
+            try:
+                self._grant = front.ingress.authorise(incoming)
+            except RequestError as error:
+                return error
+        if incoming.expects_continue and self._exchange is None and self.transport is not None:
+            self.transport.write(_CONTINUE)
+        return None
+
+    def on_message_complete(self) -> None:
+        incoming, self._incoming = self._incoming, None
+        self._in_body = False
+        if incoming is None or self._deaf:
+            return
+        if self._arrived:
+            self._take_body(incoming)
+            if self._deaf:
+                return
+        grant, self._grant = self._grant, None
+        self._waiting.append((incoming, grant))
+
+    def _take_body(self, incoming: Request) -> None:
+        arrived = self._arrived
+        piece = arrived[0] if len(arrived) == 1 else b"".join(arrived)
+        arrived.clear()
+        self._size += len(piece)
+        if self._size > self._front.limits.body_bytes:
+            self._request_of_refusal(incoming)
+            self._refuse_later(_too_large(self._front.limits.body_bytes))
+        elif not incoming.body:
+            incoming.body = piece
+        else:
+            if isinstance(incoming.body, bytes):
+                incoming.body = bytearray(incoming.body)
+            incoming.body += piece
+
+    # -- answering -------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Answer what waits, one after the other, as long as answers are ready at once."""
+        self._advancing = True
+        try:
+            while self._waiting and self._exchange is None and self._cycle is None:
+                if self.transport is None or self.transport.is_closing():
+                    return
+                item = self._waiting.popleft()
+                if isinstance(item, RequestError):
+                    self._refuse(item)
+                else:
+                    self._answer(*item)
+        finally:
+            self._advancing = False
+        if self._waiting and not self._reading_paused:
+            # Pipelined requests wait in memory; more of them may wait with their sender.
+            self._pause_reading()
+        elif self._reading_paused and not self._waiting:
+            self._resume_reading()
+
+    def _answer(self, request: Request, grant: KeyGrant | None) -> None:
+        self._request = request
+        self.deadline.due = NEVER
+        if self._closing:
+            request.keep_alive = False
+        ingress = self._front.ingress
+        if request.route is not None and ingress is not None and grant is not None:
+            try:
+                exchange = ingress.exchange(request, request.route, grant, self)
+            except RequestError as error:
+                self.reply(error_reply(error, request.route.dialect))
+                return
+            request.body = b""
+            self._exchange = exchange
+            exchange.start()
+        else:
+            self._answer_cold(request)
+
+    def _answer_cold(self, request: Request) -> None:
+        route = self._front.hot.get(request.path)
+        is_options = request.method == b"OPTIONS"
+        asks_method = request.header(b"access-control-request-method") is not None
+        if is_options and asks_method and request.origin is not None:
+            asked = request.header(b"access-control-request-headers")
+            self.reply(self._front.cors.preflight(request.origin, asked))
+            return
+        if route is not None:
+            allow = (b"allow", b"POST, OPTIONS")
+            if is_options:
+                self.reply(Reply(204, b"", (allow,)))
+                return
+            error = RequestError(
+                f"{route.path} takes POST only", status=405, code="method_not_allowed"
+            )
+            self.reply(error_reply(error, route.dialect, (allow,)))
+            return
+        self._cycle = ColdCycle(self, self._config.loaded_app, request, self._state)
+        task = asyncio.get_running_loop().create_task(self._cycle.run(self.transport))
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
+
+    def head(self, status: int, headers: bytes, length: int | None) -> bytes:
+        request = self._request or Request()
+        tail = b"\r\n"
+        if length is not None:
+            if status >= 200 and status != 204:
+                tail = b"content-length: %d\r\n\r\n" % length
+        elif request.is_http11:
+            tail = b"transfer-encoding: chunked\r\n\r\n"
+        else:
+            request.keep_alive = False
+        if not request.keep_alive:
+            headers += b"connection: close\r\n"
+        elif not request.is_http11:
+            headers += b"connection: keep-alive\r\n"
+        if request.origin is not None:
+            headers += self._front.cors.headers(request.origin)
+        first = _STATUS.get(status) or b"HTTP/1.1 %d \r\n" % status
+        return first + self._front.date(self._server.default_headers) + headers + tail
+
+    def piece(self, data: bytes) -> bytes:
+        if self._request is not None and self._request.is_http11:
+            return b"%x\r\n%b\r\n" % (len(data), data)
+        return data
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def finish(self, *, ended: bool) -> None:
+        request, self._request = self._request, None
+        self._exchange = None
+        self._cycle = None
+        if self.transport is None or request is None:
+            return
+        if ended and request.is_http11:
+            self.transport.write(b"0\r\n\r\n")
+        self._server.total_requests += 1
+        if not request.keep_alive or self._closing:
+            self._close()
+            return
+        if self._incoming is None:
+            self.deadline.set(self._front.limits.keep_alive_s)
+        else:
+            self.deadline.set(self._front.limits.body_idle_s)
+        if (self._waiting or self._reading_paused) and not self._advancing:
+            self._advance()
+
+    def cut(self) -> None:
+        self._exchange = None
+        self._cycle = None
+        self._request = None
+        if self.is_paused and self.transport is not None:
+            self.transport.abort()
+        else:
+            self._close()
+
+    def reply(self, reply: Reply) -> None:
+        request = self._request
+        lines = b"".join(b"%b: %b\r\n" % item for item in reply.headers)
+        if request is not None and request.request_id:
+            lines += b"x-request-id: %b\r\n" % request.request_id
+        body = b"" if request is not None and request.method == b"HEAD" else reply.body
+        self.write(self.head(reply.status, lines, len(reply.body)) + body)
+        self.finish(ended=False)
+
+    # -- refusing and closing --------------------------------------------------------------
+
+    def _request_of_refusal(self, incoming: Request) -> None:
+        """A refused request is answered in its own terms, if nothing else is being answered."""
+        if self._request is None:
+            self._request = incoming
+
+    def _refuse_later(self, error: RequestError) -> None:
+        """Answer with an error once everything before it has been answered; then close."""
+        if not self._deaf:
+            self._deaf = True
+            self._incoming = None
+            self._arrived.clear()
+            self._waiting.append(error)
+
+    def _refuse(self, error: RequestError) -> None:
+        self._deaf = True
+        request = self._request or Request()
+        request.keep_alive = False
+        self._request = request
+        route = self._front.hot.get(request.path)
+        dialect = route.dialect if route is not None else Dialect.OPENAI
+        extra = ((b"accept-encoding", b"identity"),) if error.status == 415 else ()
+        self.reply(error_reply(error, dialect, extra))
+
+    def _close(self) -> None:
+        """Close once everything is written, without throwing away an answer half-way.
+
+        A socket that is closed while the client still sends is reset, and the reset may
+        overtake the answer: so the sending half goes first, and what comes is read and dropped.
+        """
+        self._closing = True
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if self._deaf and transport.can_write_eof():
+            transport.write_eof()
+            self._resume_reading()
+            self.deadline.set(_LINGER_S)
+        else:
+            transport.close()
+            self.deadline.set(self._front.limits.stalled_s)
+
+    def _expired(self) -> None:
+        if self._exchange is not None:
+            self._exchange.expired()
+        elif self.transport is None:
+            return
+        elif self._closing or self._cycle is not None:
+            self.transport.abort()
+        elif self._incoming is not None:
+            self._refuse(
+                RequestError(
+                    "the request did not come in whole in time",
+                    status=408,
+                    code="request_timeout",
+                )
+            )
+        else:
+            self._close()
+
+    def _pause_reading(self) -> None:
+        if self.transport is not None and not self._reading_paused:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self.transport is not None and self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(
+        f"the request body is larger than {limit} bytes (router.body_limit_mib)",
+        status=413,
+        code="body_too_large",
+    )
+
+
+def _malformed(error: Exception) -> RequestError:
+    return RequestError(f"the request is not valid HTTP: {error}", code="invalid_http")

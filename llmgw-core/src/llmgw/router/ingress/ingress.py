@@ -1,0 +1,156 @@
+"""Who asks for what: authorise, read, look up, and make the envelope.
+
+The name that is checked against the key is the very value that is looked up and sent on
+(C063): everything below takes the route of the table, not a name.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from llmgw.clock import Clock
+from llmgw.contracts.balancing import RoutedRequest
+from llmgw.domain.keys import Scope
+from llmgw.errors import RequestError
+from llmgw.router.forward import Client, Envelope, Exchange, ForwardParts
+from llmgw.router.forward.poison import fingerprint_of, quarantined, sample_of
+from llmgw.router.ingress.form import read_form
+from llmgw.router.ingress.request import Request
+from llmgw.router.ingress.shape import BodyFields, read_fields
+from llmgw.router.keys import Charge, KeyGrant, KeyTable
+from llmgw.router.routes import ModelPlace, Route
+from llmgw.router.table import ModelRoute, Table
+
+
+@dataclass(slots=True)
+class Tables:
+    """What requests are looked up in. The table is replaced whole by the feed."""
+
+    table: Table
+    keys: KeyTable
+
+
+class Ingress:
+    """Turns requests into exchanges."""
+
+    def __init__(self, tables: Tables, forward: ForwardParts) -> None:
+        self._tables = tables
+        self._forward = forward
+        self._clock: Clock = forward.clock
+        self._draw = random.Random().random  # noqa: S311  # spreads load; guards nothing
+
+    def authorise(self, request: Request) -> KeyGrant:
+        """Return the grant of the request's key. Needs the head only, so that nobody without a
+        key can make the router hold a large body. Raises RequestError."""
+        grant = self._tables.keys.authorise(
+            request.credentials, address=request.peer, scope=Scope.INFERENCE
+        )
+        if isinstance(grant, RequestError):
+            raise grant
+        return grant
+
+    def exchange(self, request: Request, route: Route, grant: KeyGrant, client: Client) -> Exchange:
+        """Return the exchange that will answer a complete request, not yet started.
+
+        Raises RequestError for what can be refused without asking anybody.
+        """
+        try:
+            return Exchange(self._forward, client, self._envelope(request, route, grant))
+        except RequestError as error:
+            self._forward.metrics.count_refused(None, error.status)
+            raise
+
+    def _envelope(self, request: Request, route: Route, grant: KeyGrant) -> Envelope:
+        started = self._clock.monotonic()
+        fields: BodyFields | None = None
+        span = None
+        if route.model is ModelPlace.MULTIPART:
+            model, span, stream = read_form(request.body, request.content_type)
+        else:
+            fields = read_fields(request.body)
+            model, stream = fields.model, fields.stream
+        target = self._find(model, grant)
+        self._refuse_poison(route, request.body, started)
+        if request.profile is not None:
+            self._forward.selector.require_profile(request.profile)
+        routed = self._routed(request, route, target, fields)
+        charge = self._charge(grant, routed)
+        headers = b"x-request-id: %b\r\n" % request.request_id
+        for item in grant.rate_headers():
+            headers += b"%b: %b\r\n" % item
+        return Envelope(
+            route=route,
+            target=target,
+            model=model,
+            body=request.body,
+            content_type=request.content_type or b"application/json",
+            passed_headers=request.passed,
+            request_id=request.request_id,
+            routed=routed,
+            stream=stream,
+            stream_given=fields is not None and fields.stream_given,
+            stream_options_given=fields is not None and fields.stream_options_given,
+            wants_usage=fields is not None and fields.wants_usage,
+            model_span=span,
+            profile=request.profile,
+            priority=self._forward.admission.priority(request.priority),
+            grant=grant,
+            charge=charge,
+            wants_reasons=request.wants_reasons,
+            started=started,
+            reply_headers=headers,
+        )
+
+    def _find(self, model: str, grant: KeyGrant) -> ModelRoute:
+        target = self._tables.table.find(model)
+        # A model that the key may not use does not exist for it: names are not given away.
+        if target is None or not grant.allows(target):
+            raise model_not_found(model)
+        return target
+
+    def _refuse_poison(self, route: Route, body: bytes | bytearray, now: float) -> None:
+        quarantine = self._forward.quarantine
+        if not quarantine.is_empty and quarantine.refuses(
+            fingerprint_of(route.path, sample_of(body)), now
+        ):
+            raise quarantined()
+
+    def _routed(
+        self, request: Request, route: Route, target: ModelRoute, fields: BodyFields | None
+    ) -> RoutedRequest:
+        needs = self._forward.selector.needs(target, request.profile)
+        session = None
+        if needs.session_header is not None:
+            value = request.header(needs.session_header.encode())
+            session = value.decode("latin-1") if value is not None else None
+        if session is None and needs.session_user_field and fields is not None:
+            session = fields.user
+        prompt = b""
+        if needs.prompt_bytes and fields is not None:
+            prompt = fields.prompt(route.prompt_fields, needs.prompt_bytes)
+        return RoutedRequest(
+            model=target.name,
+            session_key=session,
+            prompt=prompt,
+            body_bytes=len(request.body),
+            seed=self._draw(),
+        )
+
+    def _charge(self, grant: KeyGrant, routed: RoutedRequest) -> Charge:
+        charge = grant.begin(routed.body_bytes >> 2)
+        if isinstance(charge, RequestError):
+            raise charge
+        return charge
+
+
+def model_not_found(model: str) -> RequestError:
+    """Return the 404 for a name that means nothing here."""
+    shown = model[:128].encode("utf-8", "replace").decode()
+    return RequestError(
+        f"The model {shown!r} does not exist or you have no access to it. "
+        "GET /v1/models lists what there is.",
+        status=404,
+        code="model_not_found",
+        param="model",
+    )

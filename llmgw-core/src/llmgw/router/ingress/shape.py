@@ -1,0 +1,181 @@
+"""The shape of a JSON body: what the router reads of it, and what it refuses.
+
+Parsed once, with a type that skips what is not needed; the checks beside it look at bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from llmgw.errors import RequestError
+
+DEPTH_LIMIT = 64
+_FEW = 64
+_LARGE = 4096
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+
+
+class _Fields(msgspec.Struct):
+    """The types are checked by hand, for errors that name the field."""
+
+    model: Any = msgspec.UNSET
+    stream: Any = msgspec.UNSET
+    stream_options: Any = msgspec.UNSET
+    user: Any = None
+    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    prompt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    query: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    text_1: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decoder = msgspec.json.Decoder(_Fields)
+
+
+class BodyFields:
+    """What the router knows of a JSON body."""
+
+    __slots__ = (
+        "_fields",
+        "model",
+        "stream",
+        "stream_given",
+        "stream_options_given",
+        "user",
+        "wants_usage",
+    )
+
+    def __init__(self, fields: _Fields) -> None:
+        self._fields = fields
+        self.model: str = fields.model
+        self.stream: bool = fields.stream is True
+        self.stream_given = fields.stream is not msgspec.UNSET
+        self.stream_options_given = fields.stream_options is not msgspec.UNSET
+        options = fields.stream_options
+        self.wants_usage = isinstance(options, dict) and options.get("include_usage") is True
+        self.user: str | None = fields.user if isinstance(fields.user, str) else None
+
+    def prompt(self, names: tuple[str, ...], limit: int) -> bytes:
+        """Return the start of the first of these fields that is there, as the client wrote it."""
+        for name in names:
+            raw = getattr(self._fields, name)
+            if raw is not msgspec.UNSET:
+                return bytes(memoryview(raw)[:limit])
+        return b""
+
+
+def read_fields(body: bytes | bytearray) -> BodyFields:
+    """Return the fields of a JSON body. Raises RequestError naming what is wrong with it."""
+    if not body:
+        raise _bad("the request body is empty; send a JSON object", None)
+    try:
+        fields = _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        # Never `from error`, never its input: texts of users stay out of logs.
+        raise _unreadable(body, error) from None
+    if fields.model is msgspec.UNSET or fields.model is None:
+        raise _bad("the field 'model' is missing", "model", "missing_required_parameter")
+    if not isinstance(fields.model, str):
+        raise _bad("the field 'model' must be a string", "model", "invalid_type")
+    if not (
+        fields.stream is msgspec.UNSET or fields.stream is None or isinstance(fields.stream, bool)
+    ):
+        raise _bad("the field 'stream' must be true or false", "stream", "invalid_type")
+    if not isinstance(fields.stream_options, dict | None | msgspec.UnsetType):
+        raise _bad("the field 'stream_options' must be an object", "stream_options", "invalid_type")
+    _check_depth(body)
+    _check_keys(body, fields)
+    return BodyFields(fields)
+
+
+def _unreadable(body: bytes | bytearray, error: Exception) -> RequestError:
+    if isinstance(error, RecursionError):
+        return _too_deep()
+    if isinstance(error, msgspec.ValidationError) and not body.lstrip(b" \t\r\n").startswith(b"{"):
+        return _bad("the request body must be a JSON object", None)
+    # msgspec's messages name the place, never the content.
+    return _bad(f"the request body is not valid JSON: {error}", None, "invalid_json")
+
+
+def _check_keys(body: bytes | bytearray, fields: _Fields) -> None:
+    """Refuse a second `model` or `stream` at the top level: two readers might choose differently.
+
+    One search answers for nearly all bodies. Where the words occur again, or could be written
+    with escapes, the whole body is parsed once more.
+    """
+    outside = _without_prompt(body, fields) if len(body) > _LARGE else body
+    if (
+        _occurs_twice(outside, b'"model"')
+        or _occurs_twice(outside, b'"stream"')
+        or (b"\\" in outside and (b"\\u006" in outside or b"\\u007" in outside))
+    ):
+        # Bytes that are no UTF-8 are the engine's to refuse: msgspec passed over them too.
+        text = bytes(body).decode("utf-8", "surrogateescape")
+        pairs = json.loads(text, object_pairs_hook=list)
+        names = [name for name, _ in pairs]
+        for name in ("model", "stream"):
+            if names.count(name) > 1:
+                raise _bad(f"the field {name!r} is there twice", name, "duplicate_parameter")
+
+
+def _without_prompt(body: bytes | bytearray, fields: _Fields) -> bytes | bytearray:
+    """Return a large body without its largest value, which holds no top-level key.
+
+    The value is cut out only where it is found as it was read, so that whatever else stands
+    in the body is still searched.
+    """
+    for name in ("messages", "input", "prompt"):
+        raw = getattr(fields, name)
+        if raw is msgspec.UNSET or len(memoryview(raw)) < _LARGE // 2:
+            continue
+        value = bytes(raw)
+        key = body.find(b'"%b"' % name.encode())
+        start = body.find(value[:1], key + len(name) + 2)
+        if key >= 0 and body.startswith(value, start):
+            return b"".join((body[:key], body[start + len(value) :]))
+    return body
+
+
+def _occurs_twice(body: bytes | bytearray, word: bytes) -> bool:
+    first = body.find(word)
+    return first >= 0 and body.find(word, first + len(word)) >= 0
+
+
+def _check_depth(body: bytes | bytearray) -> None:
+    if _has_few(body, b"[") and _has_few(body, b"{"):
+        return
+    brackets = _structure(bytes(body))
+    for _ in range(DEPTH_LIMIT):
+        if not brackets:
+            return
+        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
+    if brackets:
+        raise _too_deep()
+
+
+def _has_few(body: bytes | bytearray, bracket: bytes) -> bool:
+    """Whether there are at most half of DEPTH_LIMIT of them: then nothing can be too deep."""
+    place = -1
+    for _ in range(_FEW // 2 + 1):
+        place = body.find(bracket, place + 1)
+        if place < 0:
+            return True
+    return False
+
+
+def _structure(body: bytes) -> bytes:
+    """Return the brackets of a well-formed body that are not in strings."""
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return b"".join(body.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
+
+
+def _bad(message: str, param: str | None, code: str | None = None) -> RequestError:
+    return RequestError(message, param=param, code=code)
+
+
+def _too_deep() -> RequestError:
+    return _bad(f"the request body is nested deeper than {DEPTH_LIMIT} levels", None, "too_deep")

@@ -1,0 +1,302 @@
+"""One connection to an engine: HTTP/1.1 by httptools, one exchange at a time.
+
+Everything that arrives in one read is handed over before `flush`, so that an exchange can
+answer its client with one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol, cast
+
+import httptools
+
+from llmgw.domain.ids import EndpointId
+
+READ_HIGH = 256 * 1024
+READ_LOW = 64 * 1024
+_SLICE = 256 * 1024
+_HEAD_LIMIT = 256 * 1024
+_HEADER_COUNT_LIMIT = 256
+
+
+class EngineFailure(StrEnum):
+    """How a connection ended before its answer did."""
+
+    CONNECT = "connect"  #: refused, unreachable, TLS, or not there in time
+    RESET = "reset"  #: closed or reset by the engine
+    GARBLED = "garbled"  #: what came is not HTTP
+
+
+class AnswerHead:
+    """Status and headers of an answer; names in lower case, in the engine's order."""
+
+    __slots__ = ("headers", "status")
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        self.headers = headers
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return the first value of a header."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+class EngineExchange(Protocol):
+    """Who gets an answer. Called from the connection's own callbacks; none may wait."""
+
+    def answer_head(self, head: AnswerHead) -> None: ...
+
+    def answer_data(self, data: bytes) -> None:
+        """Take the part of the body that one read brought; never empty."""
+        ...
+
+    def answer_end(self) -> None:
+        """The answer is whole, and the connection is given back."""
+        ...
+
+    def answer_lost(self, failure: EngineFailure, *, stale: bool) -> None:
+        """The connection is gone. stale: it had been reused and nothing of an answer came."""
+        ...
+
+
+class EngineConnection(asyncio.Protocol):
+    """A connection that is idle in its pool, or lent to one exchange."""
+
+    __slots__ = (
+        "_answered",
+        "_arrived",
+        "_exchange",
+        "_gone",
+        "_head",
+        "_head_bytes",
+        "_headers",
+        "_in_body",
+        "_keep",
+        "_over",
+        "_parser",
+        "_paused",
+        "_reused",
+        "_surplus",
+        "_transport",
+        "_unsent",
+        "_unsent_at",
+        "endpoint",
+        "idle_since",
+        "on_body",
+        "released",
+    )
+
+    def __init__(
+        self, endpoint: EndpointId, released: Callable[[EngineConnection, bool], None]
+    ) -> None:
+        self.endpoint = endpoint
+        self.released = released  #: called with (self, reusable) when the exchange is over
+        self.idle_since = 0.0
+        self._transport: asyncio.Transport | None = None
+        # The parser appends pieces of a body right to the list: no call into Python for each.
+        self._arrived: list[bytes] = []
+        self.on_body = self._arrived.append
+        self._parser = httptools.HttpResponseParser(self)
+        self._exchange: EngineExchange | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head: AnswerHead | None = None
+        self._head_bytes = 0
+        self._answered = False
+        self._in_body = False
+        self._keep = False
+        self._over = False
+        self._surplus = False
+        self._reused = False
+        self._gone = False
+        self._paused = False
+        self._unsent: memoryview | None = None
+        self._unsent_at = 0
+
+    # The exchange's side
+
+    @property
+    def usable(self) -> bool:
+        return not self._gone
+
+    def send(self, exchange: EngineExchange, head: bytes, body: bytes | bytearray) -> None:
+        """Start an exchange; its callbacks come later, never from within this call."""
+        transport = self._transport
+        self._exchange = exchange
+        self._answered = False
+        if transport is None or self._gone:
+            # The engine accepted and closed before we came to use the connection.
+            asyncio.get_running_loop().call_soon(self._lose, EngineFailure.RESET)
+            return
+        if len(body) <= _SLICE:
+            transport.write(head + body)
+            return
+        # A slow engine holds a large body back here, one slice at a time, instead of a
+        # second copy of it filling the transport's buffer.
+        transport.write(head)
+        self._unsent = memoryview(body)
+        self._unsent_at = 0
+        self._send_slices(transport)
+
+    def abandon(self) -> None:
+        """Nobody wants the answer any more: cut the connection, which makes the engine stop."""
+        self._exchange = None
+        self._unsent = None
+        self._gone = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close an idle connection."""
+        self._gone = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def pause(self) -> None:
+        """Stop reading: the client does not keep up."""
+        if not self._gone and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self._gone and self._transport is not None:
+            self._transport.resume_reading()
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._unsent is not None and self._transport is not None:
+            self._send_slices(self._transport)
+
+    def _send_slices(self, transport: asyncio.Transport) -> None:
+        unsent = self._unsent
+        while unsent is not None and not self._paused and not self._gone:
+            end = self._unsent_at + _SLICE
+            transport.write(bytes(unsent[self._unsent_at : end]))
+            self._unsent_at = end
+            if end >= len(unsent):
+                self._unsent = unsent = None
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            # An idle engine has nothing to say: what comes now belongs to no request.
+            self._surplus = True
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            if not self._over:
+                self._lose(EngineFailure.GARBLED)
+                return
+            self._surplus = True
+        arrived = self._arrived
+        if self._exchange is not exchange:
+            arrived.clear()
+            return  # abandoned meanwhile
+        if arrived:
+            data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
+            arrived.clear()
+            exchange.answer_data(data)
+            if self._exchange is not exchange:
+                return
+        if self._over:
+            self._conclude(exchange)
+        elif not self._answered:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_LIMIT:
+                self._lose(EngineFailure.GARBLED)
+
+    def eof_received(self) -> bool:
+        # An answer without a length ends with its connection.
+        exchange = self._exchange
+        if exchange is not None and self._in_body and not self._framed():
+            self._keep = False
+            self._conclude(exchange)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's name
+        self._gone = True
+        self._transport = None
+        if self._exchange is not None:
+            self._lose(EngineFailure.RESET)
+        else:
+            self.released(self, False)
+
+    # httptools' side
+
+    def on_message_begin(self) -> None:
+        if self._over:
+            # What follows the end of an answer would become the next request's answer.
+            self._surplus = True
+            raise ValueError("bytes after the end of the answer")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body or self._over:
+            return  # a trailer; nobody asked for any
+        headers = self._headers
+        headers.append((name.lower(), value))
+        if len(headers) > _HEADER_COUNT_LIMIT:
+            raise ValueError("too many headers")
+
+    def on_headers_complete(self) -> None:
+        if self._over:
+            return
+        status = self._parser.get_status_code()
+        headers, self._headers = self._headers, []
+        if status < 200:
+            return  # 100 and 103 come before the answer
+        self._head_bytes = 0
+        self._answered = True
+        self._in_body = True
+        self._keep = self._parser.should_keep_alive()
+        if self._exchange is not None:
+            self._head = head = AnswerHead(status, headers)
+            self._exchange.answer_head(head)
+
+    def on_message_complete(self) -> None:
+        if self._in_body:  # else it was a 1xx
+            self._in_body = False
+            self._over = True
+
+    # The end
+
+    def _framed(self) -> bool:
+        head = self._head
+        return head is None or any(
+            name in (b"content-length", b"transfer-encoding") for name, _ in head.headers
+        )
+
+    def _conclude(self, exchange: EngineExchange) -> None:
+        # A whole answer to a half-sent request (413, say) leaves the connection out of step.
+        reusable = self._keep and not self._surplus and self._unsent is None and not self._gone
+        self._exchange = self._head = self._unsent = None
+        self._over = self._in_body = False
+        self._reused = True
+        if not reusable:
+            self.close()
+        self.released(self, reusable)
+        exchange.answer_end()
+
+    def _lose(self, failure: EngineFailure) -> None:
+        exchange, self._exchange = self._exchange, None
+        stale = self._reused and not self._answered and failure is EngineFailure.RESET
+        self._unsent = None
+        self._gone = True
+        if self._transport is not None:
+            self._transport.abort()
+        self.released(self, False)
+        if exchange is not None:
+            exchange.answer_lost(failure, stale=stale)

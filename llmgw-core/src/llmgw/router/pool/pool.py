@@ -1,0 +1,195 @@
+"""Idle connections by endpoint, and the opening of new ones.
+
+The only place of the router that resolves names and opens sockets to engines on the
+request path. It owns the tasks that do so: one for each new connection, none for a
+reused one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from llmgw.domain.endpoints import Endpoint
+from llmgw.domain.ids import EndpointId
+from llmgw.router.pool.connection import READ_HIGH, READ_LOW, EngineConnection
+from llmgw.router.timers import Deadline, TimerWheel
+
+IDLE_LIMIT = 1024  #: kept per endpoint; more are closed after use
+# Python engines' servers close idle connections after 5 s. Keeping one longer costs a
+# failed write and a new connection; half of that time makes this rare.
+IDLE_FOR_S = 60.0
+
+
+class Opening:
+    """A connection on its way. `cancel` makes sure that neither callback is called."""
+
+    __slots__ = ("_failed", "_ready", "task")
+
+    def __init__(
+        self, ready: Callable[[EngineConnection], None], failed: Callable[[str], None]
+    ) -> None:
+        self._ready: Callable[[EngineConnection], None] | None = ready
+        self._failed = failed
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return self._ready is not None
+
+    def cancel(self) -> None:
+        self._ready = None
+        if self.task is not None:
+            self.task.cancel()
+
+    def succeed(self, connection: EngineConnection) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            ready(connection)
+
+    def fail(self, reason: str) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            self._failed(reason)
+
+
+class ConnectionPool:
+    """Connections to all engines of one router."""
+
+    def __init__(self, wheel: TimerWheel, *, connect_limit_s: float) -> None:
+        self._wheel = wheel
+        self._connect_limit_s = connect_limit_s
+        self._idle: dict[EndpointId, list[EngineConnection]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweep = Deadline(wheel, self._close_old)
+        self._closed = False
+
+    def take(self, endpoint: EndpointId) -> EngineConnection | None:
+        """Return an idle connection, the one used last; None if there is none."""
+        idle = self._idle.get(endpoint)
+        while idle:
+            connection = idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    def open(
+        self,
+        endpoint: Endpoint,
+        ready: Callable[[EngineConnection], None],
+        failed: Callable[[str], None],
+    ) -> Opening:
+        """Open a connection within the connect limit; one of the callbacks comes later."""
+        opening = Opening(ready, failed)
+        task = asyncio.get_running_loop().create_task(self._connect(endpoint, opening))
+        opening.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return opening
+
+    def forget(self, endpoint: EndpointId) -> None:
+        """The endpoint left or a new process stands behind it: its idle connections go."""
+        for connection in self._idle.pop(endpoint, ()):
+            connection.close()
+
+    @property
+    def idle(self) -> int:
+        """How many idle connections are kept."""
+        return sum(len(connections) for connections in self._idle.values())
+
+    async def aclose(self) -> None:
+        """Close what is idle and give up what is being opened."""
+        self._closed = True
+        self._sweep.cancel()
+        for endpoint in list(self._idle):
+            self.forget(endpoint)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connect(self, endpoint: Endpoint, opening: Opening) -> None:
+        address = split_url(endpoint.url)
+        connection = EngineConnection(endpoint.id, self._released)
+        try:
+            async with asyncio.timeout(self._connect_limit_s):
+                transport, _ = await asyncio.get_running_loop().create_connection(
+                    lambda: connection,
+                    address.host,
+                    address.port,
+                    ssl=_client_context() if address.secure else None,
+                    server_hostname=address.host if address.secure else None,
+                )
+        except TimeoutError:
+            opening.fail(f"no connection within {self._connect_limit_s:g} s")
+            return
+        except OSError as error:  # refused, unreachable, not resolved, TLS
+            opening.fail(error.strerror or str(error) or type(error).__name__)
+            return
+        transport.set_write_buffer_limits(high=READ_HIGH, low=READ_LOW)
+        if opening.wanted:
+            opening.succeed(connection)
+        else:
+            connection.close()
+
+    def _released(self, connection: EngineConnection, reusable: bool) -> None:
+        if not reusable or self._closed:
+            connection.close()
+            self._remove(connection)
+            return
+        idle = self._idle.setdefault(connection.endpoint, [])
+        if len(idle) >= IDLE_LIMIT:
+            connection.close()
+            return
+        connection.idle_since = self._wheel.now
+        idle.append(connection)
+        if self._sweep.due > self._wheel.now + IDLE_FOR_S:
+            self._sweep.set(IDLE_FOR_S)
+
+    def _remove(self, connection: EngineConnection) -> None:
+        idle = self._idle.get(connection.endpoint)
+        if idle and connection in idle:
+            idle.remove(connection)
+
+    def _close_old(self) -> None:
+        oldest = self._wheel.now - IDLE_FOR_S
+        for endpoint, idle in list(self._idle.items()):
+            kept = [connection for connection in idle if connection.idle_since > oldest]
+            for connection in idle:
+                if connection.idle_since <= oldest:
+                    connection.close()
+            if kept:
+                idle[:] = kept
+            else:
+                del self._idle[endpoint]
+        if self._idle:
+            self._sweep.set(IDLE_FOR_S / 4)
+
+
+class EngineAddress:
+    """The parts of an endpoint's URL."""
+
+    __slots__ = ("authority", "base_path", "host", "port", "secure")
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.secure = parts.scheme == "https"
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if self.secure else 80)
+        self.authority = parts.netloc.rpartition("@")[2]  #: as the `Host` header wants it
+        self.base_path = parts.path.rstrip("/")
+
+
+@lru_cache(maxsize=4096)
+def split_url(url: str) -> EngineAddress:
+    """Return the parts of an endpoint's URL."""
+    return EngineAddress(url)
+
+
+@lru_cache(maxsize=1)
+def _client_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,105 @@
+"""One timer wheel for all deadlines of a router.
+
+A deadline moves with nearly each event of a request. Moving it later is one attribute
+write here; the wheel notices when it comes by. A `call_later` per event would cost more
+than the event itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskStatus
+
+from llmgw.clock import Clock
+from llmgw.logs import get_logger
+
+log = get_logger(__name__)
+
+TICK_S = 0.25
+NEVER = math.inf
+
+
+class Deadline:
+    """Calls `expired` once it is due, up to one tick late; then it rests until set again."""
+
+    __slots__ = ("_slot", "_wheel", "due", "expired")
+
+    def __init__(self, wheel: TimerWheel, expired: Callable[[], None]) -> None:
+        self._wheel = wheel
+        self._slot = -1
+        self.due = NEVER
+        self.expired = expired
+
+    def set(self, delay_s: float) -> None:
+        """Be due `delay_s` from now; NEVER: not at all."""
+        self.due = due = self._wheel.now + delay_s
+        # An earlier look than needed is harmless: the wheel puts the deadline back.
+        if due < NEVER and not 0 <= self._slot <= due / TICK_S:
+            self._wheel.put(self)
+
+    def cancel(self) -> None:
+        """Never be due; keeps nothing of it in the wheel."""
+        self.due = NEVER
+        self._wheel.drop(self)
+
+
+class TimerWheel:
+    """Holds deadlines in slots of one tick."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._slots: dict[int, set[Deadline]] = {}
+        self.now = clock.monotonic()  #: coarse time, at most one tick (and one stall) behind
+        self._turned = int(self.now / TICK_S)
+
+    def put(self, deadline: Deadline) -> None:
+        """File a deadline under its due time."""
+        self.drop(deadline)
+        slot = max(math.ceil(deadline.due / TICK_S), self._turned + 1)
+        deadline._slot = slot
+        self._slots.setdefault(slot, set()).add(deadline)
+
+    def drop(self, deadline: Deadline) -> None:
+        """Forget a deadline."""
+        if deadline._slot >= 0:
+            filed = self._slots.get(deadline._slot)
+            if filed is not None:
+                filed.discard(deadline)
+            deadline._slot = -1
+
+    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """Turn until cancelled."""
+        task_status.started()
+        while True:
+            await self._clock.sleep(TICK_S)
+            self.turn()
+
+    def turn(self) -> None:
+        """Call what has become due since the last turn."""
+        self.now = self._clock.monotonic()
+        upto = int(self.now / TICK_S)
+        passed = range(self._turned + 1, upto + 1)
+        # After a long suspension the clock is far ahead: walk the slots that exist instead.
+        slots = passed if len(passed) <= len(self._slots) else sorted(self._slots)
+        self._turned = upto
+        for slot in list(slots):
+            if slot > upto:
+                break
+            for deadline in self._slots.pop(slot, ()):
+                deadline._slot = -1
+                self._look_at(deadline)
+
+    def _look_at(self, deadline: Deadline) -> None:
+        if deadline.due > self.now:
+            if deadline.due < NEVER:
+                self.put(deadline)
+            return
+        deadline.due = NEVER
+        try:
+            deadline.expired()
+        except Exception:
+            # One request's bug must not stop every other request's time-outs.
+            log.exception("deadline failed")
