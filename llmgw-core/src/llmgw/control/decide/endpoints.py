@@ -1,0 +1,151 @@
+"""What routers should know: endpoints that serve, and the state of each model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from llmgw.control.decide.codes import RefusalCode as Code
+from llmgw.control.decide.roles import is_serving, roles_of
+from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
+from llmgw.control.decide.targets import is_wanted
+from llmgw.domain.catalog import Model
+from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
+from llmgw.domain.ids import EndpointId, ModelName
+from llmgw.domain.plans import Refusal
+from llmgw.domain.replicas import ReplicaState, ShardState
+from llmgw.domain.reports import ShardReport
+
+_ANSWERS = frozenset({ShardState.READY, ShardState.DRAINING})
+
+
+def find_endpoints(snapshot: ClusterSnapshot) -> tuple[Endpoint, ...]:
+    """Return every endpoint by id, those that only finish their open streams marked as draining.
+
+    Only what this incarnation's own report showed ready is published. A silent node's endpoints
+    stay, since its engines most likely serve; a lost node's stay until a replacement is ready.
+    What left the catalog takes no new request from that moment, though it may still run.
+    """
+    models = {model.name: model for model in snapshot.models}
+    replaced = {
+        record.replica.model
+        for record in snapshot.replicas
+        if record.replica.state is ReplicaState.READY and not record.leaving
+    }
+    found = []
+    for record in snapshot.replicas:
+        model = models.get(record.replica.model)
+        if record.replica.state is ReplicaState.LOST and record.replica.model in replaced:
+            continue
+        if (report := _serving_report(snapshot, record)) is not None:
+            found.append(_endpoint(snapshot, model, record, report))
+    return tuple(sorted(found, key=lambda endpoint: endpoint.id))
+
+
+def _serving_report(snapshot: ClusterSnapshot, record: ReplicaRecord) -> ShardReport | None:
+    """Return the report of the shard that clients reach, if the whole replica answers."""
+    if len(record.reports) < len(record.shards):
+        return None
+    if any(report.shard.state not in _ANSWERS for report in record.reports.values()):
+        return None
+    engine = snapshot.engines.get(record.spec.engine)
+    rank = engine.traits.serves_on_rank if engine else 0
+    _, spec = record.shards[min(rank, len(record.shards) - 1)]
+    report = record.reports[spec.id]
+    return report if report.url else None
+
+
+def _endpoint(
+    snapshot: ClusterSnapshot, model: Model | None, record: ReplicaRecord, report: ShardReport
+) -> Endpoint:
+    spec = report.spec
+    # What the router alone acts on follows the catalog at once, without a new replica.
+    profile = model.profile(spec.profile) if model else None
+    names = model.names if model else spec.served_names
+    engine = snapshot.engines.get(spec.engine)
+    draining = model is None or record.leaving or report.shard.state is ShardState.DRAINING
+    return Endpoint(
+        id=EndpointId(record.id),
+        url=(report.url or "").rstrip("/"),
+        models=names,
+        engine=spec.engine,
+        pool=profile.pool if profile else spec.pool,
+        weight=profile.weight if profile else spec.weight,
+        priority=profile.priority if profile else spec.priority,
+        incarnation=f"{report.shard.id}#{report.shard.incarnation}",
+        credential=report.credential,
+        health_path=engine.traits.health_path if engine else "/health",
+        metrics_path=engine.traits.metrics_path if engine else None,
+        max_inflight=profile.max_inflight if profile else spec.max_inflight,
+        served_name=None if spec.served_names == names else spec.served_names[0],
+        cancels_plain_requests=engine.traits.cancels_plain_requests if engine else True,
+        node=report.shard.node,
+        replica=record.id,
+        draining=draining,
+    )
+
+
+def model_statuses(
+    snapshot: ClusterSnapshot,
+    endpoints: tuple[Endpoint, ...],
+    *,
+    wake_s: Mapping[ModelName, float],
+    created: Mapping[ModelName, int],
+) -> tuple[ModelStatus, ...]:
+    """Return one status per catalog entry, in catalog order.
+
+    wake_s: measured seconds from order to ready. created: Unix seconds of the entry.
+    """
+    records: defaultdict[ModelName, list[ReplicaRecord]] = defaultdict(list)
+    for record in snapshot.replicas:
+        records[record.replica.model].append(record)
+    serving = {endpoint.models[0] for endpoint in endpoints if not endpoint.draining}
+    found = []
+    for model in snapshot.models:
+        if model.name in serving:
+            state, refusal = ModelState.SERVING, None
+        else:
+            state, refusal = _without_endpoint(snapshot, model, records[model.name])
+        found.append(
+            ModelStatus(
+                names=model.names,
+                state=state,
+                expected_wait_s=wake_s.get(model.name),
+                refusal=refusal,
+                routing=model.routing,
+                created=created.get(model.name, 0),
+            )
+        )
+    return tuple(found)
+
+
+def _without_endpoint(
+    snapshot: ClusterSnapshot, model: Model, records: list[ReplicaRecord]
+) -> tuple[ModelState, Refusal | None]:
+    if not model.profiles:
+        return ModelState.UNPLACEABLE, Refusal(
+            code=Code.NO_PROFILE,
+            sentence=f"{model.name} declares no profile and no static endpoint serves it",
+            model=model.name,
+            hint="add a profile to the entry, or a static endpoint that serves it",
+        )
+    if not snapshot.settled:
+        return ModelState.WAKING, None
+    roles = roles_of(snapshot, model, records)
+    if any(not is_serving(item) for item in roles.fresh):
+        return ModelState.WAKING, None
+    setback = snapshot.setbacks.get(model.name)
+    # A request that arrives while the model stops waits for the room that is about to be free.
+    if setback is not None and not roles.leaving and not _room_is_coming(snapshot, model):
+        return ModelState.UNPLACEABLE, setback.refusal
+    if not model.replicas.min and not is_wanted(snapshot, model):
+        return ModelState.ASLEEP, None
+    return ModelState.WAKING, None
+
+
+def _room_is_coming(snapshot: ClusterSnapshot, model: Model) -> bool:
+    """Return whether another replica is on its way out to make room for this model."""
+    return any(
+        record.order is not None and record.order.victim_for == model.name
+        for record in snapshot.replicas
+    )

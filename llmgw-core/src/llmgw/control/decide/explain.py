@@ -1,0 +1,49 @@
+"""Why not, for a person: the whole tree of one model, or all models on one node."""
+
+from __future__ import annotations
+
+from llmgw.contracts.placement import PlacementPolicy
+from llmgw.control.decide.examine import examine
+from llmgw.control.decide.need import need_of
+from llmgw.control.decide.placement import Placement, Placer, unplaced
+from llmgw.control.decide.snapshot import ClusterSnapshot
+from llmgw.domain.catalog import Model
+from llmgw.domain.ids import NodeId, ReplicaId
+from llmgw.domain.plans import Refusal
+
+
+def explain_refused(
+    snapshot: ClusterSnapshot, model: Model, policy: PlacementPolicy
+) -> Refusal | None:
+    """Return why no further replica of the model could start now; None if one could.
+
+    Asks the code that places, so that the answer and the deed agree.
+    """
+    placer = Placer(snapshot, policy)
+    parts: list[Refusal] = []
+    for profile in sorted(model.profiles, key=lambda item: -item.priority):
+        need = need_of(snapshot, model, profile)
+        answer = placer.place(need, ReplicaId("explain"))
+        if isinstance(answer, Placement):
+            return None
+        detailed = placer.explain(need)
+        # A policy's veto is known only to `place`; what nodes say is spelt out in full.
+        parts.append(answer if len(answer.parts) > len(detailed.parts) else detailed)
+    return unplaced(model, parts)
+
+
+def explain_on_node(
+    snapshot: ClusterSnapshot, node: NodeId, policy: PlacementPolicy
+) -> tuple[Refusal, ...]:
+    """Return a refusal for each profile of each model that the node could not take now."""
+    placer = Placer(snapshot, policy)
+    account = placer.accounts.nodes.get(node)
+    if account is None:
+        return ()
+    found: list[Refusal] = []
+    for model in snapshot.models:
+        for profile in sorted(model.profiles, key=lambda item: -item.priority):
+            answer = examine(placer.accounts, account, need_of(snapshot, model, profile))
+            if isinstance(answer, Refusal):
+                found.append(answer)
+    return tuple(found)

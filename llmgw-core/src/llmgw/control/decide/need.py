@@ -1,0 +1,83 @@
+"""What one replica of a profile asks of the nodes that take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmgw.control.decide.fit import Demand, demand, learned_key
+from llmgw.control.decide.snapshot import Avoidance, ClusterSnapshot, Engine, WeightFacts
+from llmgw.domain.catalog import Model, Profile
+from llmgw.domain.ids import NodeId
+from llmgw.domain.nodes import Device
+
+#: Of `fabric:`; devices of one node, rather than nodes, must share it.
+DEVICE_FABRIC = "nvlink"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One shard's requirements, and how many such shards on different nodes make a replica."""
+
+    model: Model
+    profile: Profile
+    hash: str
+    engine: Engine | None  #: None: no plugin supplies it
+    shards: int
+    devices: int  #: per shard
+    ports: int  #: per shard
+    facts: WeightFacts | None
+    learned: Mapping[str, float]
+    avoided: Mapping[NodeId, Avoidance]
+
+    @property
+    def vendors(self) -> frozenset[str]:
+        """Whose accelerators the engine can use."""
+        return self.engine.traits.devices if self.engine else frozenset()
+
+    @property
+    def one_island(self) -> bool:
+        """Its devices must be joined by fast links."""
+        return self.profile.fabric == DEVICE_FABRIC and self.devices > 1
+
+    @property
+    def node_fabric(self) -> str | None:
+        """Fabric label that a node must have. A gang on any common one asks for none by name."""
+        return None if self.profile.fabric in (None, DEVICE_FABRIC) else self.profile.fabric
+
+    def demand_on(self, kind: str) -> Demand | None:
+        """Return the memory that each device of this kind must have free; None: not known."""
+        learned = self.learned.get(learned_key(self.profile, kind)) if self.learned else None
+        return demand(self.profile, facts=self.facts, learned_mib=learned)
+
+    def matches(self, device: Device) -> bool:
+        """Return whether the device is of the kind that `devices.match` asks for."""
+        for key, wanted in self.profile.devices.match.items():
+            if key == "kind":
+                if wanted.lower() not in device.kind.lower():
+                    return False
+            elif device.labels.get(key) != wanted:
+                return False
+        return True
+
+
+def need_of(snapshot: ClusterSnapshot, model: Model, profile: Profile) -> Need:
+    """Return what one replica of the profile asks for."""
+    engine = snapshot.engines.get(profile.engine)
+    hash_ = snapshot.hashes[model.name][profile.name]
+    return Need(
+        model=model,
+        profile=profile,
+        hash=hash_,
+        engine=engine,
+        shards=profile.nodes,
+        devices=profile.devices.count // profile.nodes,
+        ports=engine.traits.ports_per_shard if engine else 1,
+        facts=snapshot.facts.get(profile.weights),
+        learned=snapshot.learned,
+        avoided={
+            node: avoidance
+            for (hashed, node), avoidance in snapshot.avoided.items()
+            if hashed == hash_ and avoidance.until > snapshot.now
+        },
+    )

@@ -1,0 +1,341 @@
+"""Where a replica goes: feasibility and accounts first, then the policy ranks what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+
+from llmgw.contracts.placement import (
+    Candidate,
+    NodeOffer,
+    PlacementPolicy,
+    PlacementRequest,
+    Score,
+    Veto,
+)
+from llmgw.control.decide.accounts import Accounts, NodeAccount
+from llmgw.control.decide.codes import RefusalCode as Code
+from llmgw.control.decide.examine import (
+    examine,
+    free_ram_mib,
+    has_engine,
+    has_weights,
+    refusal,
+)
+from llmgw.control.decide.index import FleetIndex
+from llmgw.control.decide.need import Need, need_of
+from llmgw.control.decide.snapshot import ClusterSnapshot
+from llmgw.control.decide.specs import make_specs
+from llmgw.domain.catalog import Model, Profile
+from llmgw.domain.commands import ShardSpec
+from llmgw.domain.ids import DeviceId, NodeId, ReplicaId
+from llmgw.domain.nodes import NodeInventory
+from llmgw.domain.plans import Refusal
+
+#: Candidates that a policy is shown: enough to choose from, few enough to rank in a millisecond.
+SHORTLIST = 24
+#: Nodes of one code that a refusal spells out; the others are counted.
+SPELT_OUT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One replica's shards, booked in the accounts that it was placed with."""
+
+    profile: Profile
+    shards: tuple[tuple[NodeId, ShardSpec], ...]
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    account: NodeAccount
+    devices: tuple[DeviceId, ...]
+
+
+class Placer:
+    """Places replica after replica into the same accounts."""
+
+    def __init__(self, snapshot: ClusterSnapshot, policy: PlacementPolicy) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.accounts = Accounts(snapshot)
+        self.index = FleetIndex(self.accounts)
+
+    def place(self, need: Need, replica: ReplicaId) -> Placement | Refusal:
+        """Book and return the best place for one replica of a profile, or why there is none."""
+        candidates = self._candidates(need)
+        if not candidates:
+            return self.explain(need, spelt_out=SPELT_OUT)
+        request = PlacementRequest(model=need.model, profile=need.profile)
+        verdicts = self.policy.rank(request, candidates)
+        best: tuple[float, Candidate, str] | None = None
+        for candidate, verdict in zip(candidates, verdicts, strict=True):
+            # Candidates come by node id within equal rank: the first of equals wins.
+            if isinstance(verdict, Score) and (best is None or verdict.value > best[0]):
+                best = (verdict.value, candidate, verdict.because)
+        if best is None:
+            return self._vetoed(need, candidates, verdicts)
+        specs = make_specs(self.accounts, need, best[1], replica)
+        for node, spec in specs:
+            self.book(node, spec)
+        return Placement(
+            profile=need.profile, shards=specs, because=f"{self.policy.name}: {best[2]}"
+        )
+
+    def book(self, node: NodeId, spec: ShardSpec) -> None:
+        """Give the shard its room."""
+        self.accounts.book(node, spec)
+        self.index.update(node, spec)
+
+    def release(self, node: NodeId, spec: ShardSpec) -> None:
+        """Give its room back."""
+        self.accounts.release(node, spec)
+        if node in self.accounts.nodes:
+            self.index.update(node, spec)
+
+    def explain(self, need: Need, *, spelt_out: int | None = None) -> Refusal:
+        """Return why the profile has no place now, per node, the nearest first.
+
+        spelt_out: nodes named per code; None names all. A node that could take one shard of a
+        gang has no part.
+        """
+        reasons: dict[str, list[Refusal]] = {}
+        willing = 0
+        for account in self.accounts.nodes.values():
+            answer = examine(self.accounts, account, need)
+            if isinstance(answer, Refusal):
+                reasons.setdefault(answer.code, []).append(answer)
+            else:
+                willing += 1
+        parts: list[Refusal] = []
+        for code in sorted(reasons, key=_nearness):
+            named = reasons[code][:spelt_out]
+            parts += named
+            if rest := len(reasons[code]) - len(named):
+                parts.append(
+                    refusal(need, None, code, f"the same of {rest} more node{'s'[: rest > 1]}")
+                )
+        if need.shards > 1 and willing:
+            return self._gang_refusal(need, willing, tuple(parts))
+        if not parts:
+            return refusal(
+                need,
+                None,
+                Code.NO_NODES,
+                "no node has registered",
+                hint="start `llmgw agent` on a machine, or wait for it to come back",
+            )
+        return refusal(
+            need,
+            None,
+            Code.PROFILE_UNPLACED,
+            f"profile {need.profile.name} fits on none of {len(self.accounts.nodes)} nodes; "
+            f"nearest: {parts[0].sentence}",
+            wants=parts[0].need,
+            have=parts[0].have,
+            hint=parts[0].hint,
+            parts=tuple(parts),
+        )
+
+    def _gang_refusal(self, need: Need, willing: int, parts: tuple[Refusal, ...]) -> Refusal:
+        what = need.profile.fabric or "any fabric label"
+        return refusal(
+            need,
+            None,
+            Code.GANG_TOO_SMALL,
+            f"needs {need.shards} nodes that share {what} at the same time; "
+            f"{willing} could take a shard",
+            wants=f"{need.shards} nodes on one fabric",
+            have=f"{willing} nodes with room",
+            hint=parts[0].hint if parts else "give these agents a common fabric label",
+            parts=parts,
+        )
+
+    def _vetoed(
+        self, need: Need, candidates: Sequence[Candidate], verdicts: Sequence[object]
+    ) -> Refusal:
+        parts = []
+        for candidate, verdict in zip(candidates, verdicts, strict=True):
+            if isinstance(verdict, Veto):
+                account = self.accounts.nodes[candidate.offers[0].node]
+                parts.append(
+                    refusal(
+                        need,
+                        account,
+                        verdict.code or Code.POLICY_VETO,
+                        verdict.sentence or f"policy {self.policy.name} gave no reason",
+                    )
+                )
+        return refusal(
+            need,
+            None,
+            Code.PROFILE_UNPLACED,
+            f"policy {self.policy.name} ruled out all {len(candidates)} feasible places; "
+            f"first: {parts[0].sentence}",
+            parts=tuple(parts),
+        )
+
+    def _candidates(self, need: Need) -> list[Candidate]:
+        if need.shards > 1:
+            return self._gangs(need)
+        found: list[Candidate] = []
+        for account in self._shortlist(need):
+            devices = examine(self.accounts, account, need)
+            if not isinstance(devices, Refusal):
+                found.append(Candidate(offers=(self._offer(_Offer(account, devices), need),)))
+                if len(found) == SHORTLIST:
+                    break
+        return sorted(found, key=lambda item: item.offers[0].node)
+
+    def _shortlist(self, need: Need) -> Iterator[NodeAccount]:
+        """Yield nodes with room, alternately from the fullest and from the emptiest.
+
+        Policies want one end or the other. Within a level nodes differ only in what
+        `preferred` orders by, so each level needs but a few of its nodes to be shown.
+        """
+        levels = self.index.levels(need)
+        ends = [
+            level
+            for pair in zip_longest(levels, reversed(levels))
+            for level in pair
+            if level is not None
+        ]
+        seen: set[NodeId] = set()
+        walks = [self.index.preferred(level, need) for level in dict.fromkeys(ends)]
+        rounds = zip_longest(*walks)
+        for account in chain.from_iterable(rounds):
+            if account is not None and account.id not in seen:
+                seen.add(account.id)
+                yield account
+
+    def _gangs(self, need: Need) -> list[Candidate]:
+        """Return one candidate per set of nodes that share a fabric and all have room at once."""
+        groups: dict[tuple[str, str], list[_Offer]] = {}
+        for account in chain.from_iterable(
+            self.index.members(level) for level in self.index.levels(need)
+        ):
+            devices = examine(self.accounts, account, need)
+            if isinstance(devices, Refusal):
+                continue
+            for item in _fabrics(account.inventory, need):
+                groups.setdefault(item, []).append(_Offer(account, devices))
+        found: list[Candidate] = []
+        for _, offers in sorted(groups.items()):
+            apart = _one_per_machine(offers)
+            if len(apart) >= need.shards:
+                chosen = sorted(apart[: need.shards], key=lambda offer: offer.account.id)
+                found.append(Candidate(offers=tuple(self._offer(item, need) for item in chosen)))
+        return found
+
+    def _offer(self, offer: _Offer, need: Need) -> NodeOffer:
+        account = offer.account
+        devices = {item.id: item for item in account.inventory.devices}
+        offered = [devices[item] for item in offer.devices]
+        fitting = [item for item in account.free.values() if need.matches(item)]
+        memory: int | None = 0
+        for device in offered:
+            demand = need.demand_on(device.kind)
+            if device.memory_mib is None or demand is None or memory is None:
+                memory = None
+            else:
+                memory += int(device.memory_mib - demand.memory_mib)
+        free_ram = free_ram_mib(account)
+        return NodeOffer(
+            node=account.id,
+            devices=offer.devices,
+            free_devices=len(fitting) if need.devices else 0,
+            total_devices=len(account.inventory.devices),
+            free_memory_mib=memory if offered else None,
+            free_ram_mib=None if free_ram is None else int(free_ram),
+            same_model=account.models[need.model.name],
+            replicas=account.replicas,
+            has_weights=has_weights(account, need),
+            has_engine=has_engine(account, need),
+            islands=frozenset(item.island for item in offered if item.island is not None),
+            fabric=account.inventory.fabric,
+            labels=account.inventory.labels,
+        )
+
+
+def _fabrics(inventory: NodeInventory, need: Need) -> Iterator[tuple[str, str]]:
+    for key, value in inventory.fabric.items():
+        if not key.endswith(".address") and need.node_fabric in (None, key):
+            yield key, value
+
+
+def _one_per_machine(offers: Sequence[_Offer]) -> list[_Offer]:
+    """Leave out a second agent on the same machine: a gang spans machines."""
+    seen: set[str] = set()
+    apart: list[_Offer] = []
+    for offer in offers:
+        if offer.account.record.machine not in seen:
+            seen.add(offer.account.record.machine)
+            apart.append(offer)
+    return apart
+
+
+#: From what passes by itself or is nearly enough, to what would need another machine.
+_NEAREST_FIRST: tuple[str, ...] = (
+    Code.DEVICES_BUSY,
+    Code.FOREIGN_PROCESS,
+    Code.ISLAND_TOO_SMALL,
+    Code.RAM_SHORT,
+    Code.DISK_SHORT,
+    Code.NO_PORT,
+    Code.NODE_DRAINING,
+    Code.NODE_CORDONED,
+    Code.CRASH_LOOP,
+    Code.DEVICES_FAILED,
+    Code.NODE_NOT_READY,
+    Code.MEMORY_UNKNOWN,
+    Code.DEVICE_MEMORY,
+    Code.ENGINE_MISSING,
+    Code.DEVICE_KIND,
+    Code.TOO_FEW_DEVICES,
+    Code.DEVICE_VENDOR,
+    Code.FABRIC_MISSING,
+    Code.LABEL_MISMATCH,
+    Code.POOL_MISMATCH,
+    Code.AGENT_TOO_NEW,
+    Code.ENGINE_UNKNOWN,
+)
+
+
+def _nearness(code: str) -> int:
+    return _NEAREST_FIRST.index(code) if code in _NEAREST_FIRST else len(_NEAREST_FIRST)
+
+
+def place_model(
+    placer: Placer, model: Model, profiles: Sequence[Profile], replica: ReplicaId
+) -> Placement | Refusal:
+    """Try the profiles in this order; return the first place, or the tree of reasons."""
+    parts: list[Refusal] = []
+    for profile in profiles:
+        answer = placer.place(need_of(placer.snapshot, model, profile), replica)
+        if isinstance(answer, Placement):
+            return answer
+        parts.append(answer)
+    return unplaced(model, parts)
+
+
+def unplaced(model: Model, parts: Sequence[Refusal]) -> Refusal:
+    """Return the root of a model's tree: the first profile's words, all profiles below."""
+    if not parts:
+        return Refusal(
+            code=Code.NO_PROFILE,
+            sentence=f"{model.name} declares no profile",
+            model=model.name,
+            hint="add a profile to the entry, or a static endpoint that serves it",
+        )
+    first = parts[0]
+    return Refusal(
+        code=Code.UNPLACED,
+        sentence=f"{model.name} cannot run now: {first.sentence}",
+        model=model.name,
+        need=first.need,
+        have=first.have,
+        hint=first.hint,
+        parts=tuple(parts),
+    )

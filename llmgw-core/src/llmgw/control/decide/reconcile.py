@@ -1,0 +1,332 @@
+"""One step toward the catalog: what to start, drain and stop, and why the rest does not run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from llmgw.contracts.placement import PlacementPolicy
+from llmgw.control.decide.backoff import backoff_s
+from llmgw.control.decide.codes import RefusalCode as Code
+from llmgw.control.decide.leaving import leave
+from llmgw.control.decide.placement import Placer, place_model
+from llmgw.control.decide.roles import (
+    Roles,
+    failed_shard,
+    failure_of,
+    is_serving,
+    roles_of,
+)
+from llmgw.control.decide.snapshot import (
+    Avoidance,
+    ClusterSnapshot,
+    Intent,
+    Pressure,
+    ReplicaRecord,
+    Setback,
+)
+from llmgw.control.decide.targets import is_stale, is_wanted, target_of
+from llmgw.domain.catalog import Model, Profile
+from llmgw.domain.ids import ModelName, NodeId, replica_id
+from llmgw.domain.plans import Action, Plan, Refusal, StartReplica
+from llmgw.domain.replicas import FailureCause, ReplicaState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A plan, and what the stores should remember of how it came about."""
+
+    plan: Plan = field(default_factory=Plan)
+    avoided: Mapping[tuple[str, NodeId], Avoidance] = field(default_factory=dict)  #: additions
+    blocked_ports: frozenset[tuple[str, int]] = frozenset()  #: additions
+    setbacks: Mapping[ModelName, Setback] = field(default_factory=dict)  #: all that hold now
+    pressure: Mapping[ModelName, Pressure] = field(default_factory=dict)  #: likewise
+    fulfilled: frozenset[ModelName] = frozenset()  #: nobody waits for these any more
+    victims: Mapping[str, ModelName] = field(default_factory=dict)  #: replica -> for whom it goes
+
+
+def reconcile(snapshot: ClusterSnapshot, policy: PlacementPolicy) -> Decision:
+    """Return the actions that move the fleet one step toward the catalog.
+
+    Same snapshot, same decision. Every action is safe to repeat and is repeated until the
+    nodes report it done, so a crash between planning and doing needs no recovery.
+    """
+    if not snapshot.leading or not snapshot.settled:
+        return Decision(setbacks=snapshot.setbacks, pressure=snapshot.pressure)
+    return _Pass(snapshot, policy).run()
+
+
+class _Pass:
+    """One run over the catalog, sharing accounts between its models."""
+
+    def __init__(self, snapshot: ClusterSnapshot, policy: PlacementPolicy) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.actions: list[Action] = []
+        self.unplaced: list[Refusal] = []
+        self.waits: list[float] = []
+        self.avoided: dict[tuple[str, NodeId], Avoidance] = {}
+        self.ports: set[tuple[str, int]] = set()
+        self.setbacks: dict[ModelName, Setback] = {}
+        self.pressure: dict[ModelName, Pressure] = {}
+        self.fulfilled: set[ModelName] = set()
+        self.victims: dict[str, ModelName] = {}
+        self.number = snapshot.next_number
+        self._placer: Placer | None = None
+
+    @property
+    def placer(self) -> Placer:
+        # Most passes place nothing, and the accounts of a large fleet are not free to build.
+        if self._placer is None:
+            self._placer = Placer(self.snapshot, self.policy)
+        return self._placer
+
+    def run(self) -> Decision:
+        by_model: defaultdict[ModelName, list[ReplicaRecord]] = defaultdict(list)
+        for record in self.snapshot.replicas:
+            by_model[record.replica.model].append(record)
+        for model in sorted(self.snapshot.models, key=_urgency):
+            self._model(model, by_model.pop(model.name, []))
+        for records in by_model.values():
+            for record in records:
+                self._leave(record, "the model left the catalog")
+        return Decision(
+            plan=Plan(
+                actions=tuple(self.actions),
+                unplaced=tuple(self.unplaced),
+                recheck_after_s=min(self.waits, default=None),
+            ),
+            avoided=self.avoided,
+            blocked_ports=frozenset(self.ports),
+            setbacks=self.setbacks,
+            pressure=self.pressure,
+            fulfilled=frozenset(self.fulfilled),
+            victims=self.victims,
+        )
+
+    def _model(self, model: Model, records: Sequence[ReplicaRecord]) -> None:
+        roles = roles_of(self.snapshot, model, records)
+        for record in roles.leaving:
+            self._leave(record, "it was leaving already")
+        for record in roles.dead:
+            self._give_up(record)
+        for record in roles.fresh:
+            self._repeat_start(record)
+        self._forget_waiters(model, roles)
+        target = target_of(self.snapshot, model, roles)
+        if target.pressure != Pressure():
+            self.pressure[model.name] = target.pressure
+        if target.recheck_after_s is not None:
+            self.waits.append(target.recheck_after_s)
+        surplus = len(roles.fresh) - target.count
+        if surplus > 0:
+            for record in sorted(roles.fresh, key=self._worth)[:surplus]:
+                self._leave(record, f"{target.count} wanted: {target.because}")
+        elif surplus < 0:
+            self._start(model, roles, -surplus, target.because)
+        self._retire(roles, target.count)
+
+    def _start(self, model: Model, roles: Roles, missing: int, because: str) -> None:
+        if (refusal := self._failed_rollout(model, roles)) is not None:
+            self.unplaced.append(refusal)
+            self._remember(model, refusal)
+            return
+        if roles.old:
+            # Beside old ones that serve, new ones come a few at a time.
+            coming = sum(not is_serving(item) for item in roles.fresh)
+            paced = max(self.snapshot.limits.surge - coming, missing - len(roles.old))
+            missing = min(missing, max(0, paced))
+        if missing and (held := self._held_back(model)) is not None:
+            self.unplaced.append(held.refusal)
+            self.setbacks[model.name] = held
+            self.waits.append(held.until - self.snapshot.now)
+            return
+        counts = _count_by_profile(roles.fresh)
+        for _ in range(missing):
+            name = replica_id(model.name, self.snapshot.term, self.number)
+            answer = place_model(self.placer, model, _in_turn(model, counts), name)
+            if isinstance(answer, Refusal):
+                self._make_room(roles)
+                self.unplaced.append(answer)
+                self._remember(model, answer)
+                return
+            self.number += 1
+            counts[answer.profile.name] += 1
+            self.actions.append(
+                StartReplica(
+                    replica=name,
+                    model=model.name,
+                    profile=answer.profile.name,
+                    shards=answer.shards,
+                    because=f"{because}; {answer.because}",
+                )
+            )
+
+    def _make_room(self, roles: Roles) -> None:
+        """No room beside the old version: let one of it go first, never more than one at a time."""
+        coming = any(not is_serving(item) for item in roles.fresh)
+        if roles.old and not coming and not roles.leaving:
+            self._leave(min(roles.old, key=self._worth), "makes room for its replacement")
+
+    def _retire(self, roles: Roles, target: int) -> None:
+        """Let old ones go that are not needed any more to serve `target` times."""
+        serving = sum(is_serving(item) for item in (*roles.fresh, *roles.old))
+        going = {action.replica for action in self.actions if not isinstance(action, StartReplica)}
+        for record in sorted(roles.old, key=self._worth):
+            if record.id in going:
+                continue
+            if is_serving(record):
+                if serving <= target:
+                    break
+                serving -= 1
+            self._leave(record, "replaced")
+
+    def _failed_rollout(self, model: Model, roles: Roles) -> Refusal | None:
+        """Return why a rollout stands still: its new version failed while the old one serves."""
+        if not any(is_serving(item) for item in roles.old) or any(map(is_serving, roles.fresh)):
+            return None
+        known = {**self.snapshot.avoided, **self.avoided}
+        hashes = self.snapshot.hashes[model.name]
+        if any(self.snapshot.profile_of(model, item) is None for item in roles.old):
+            for (hashed, node), avoidance in sorted(known.items()):
+                if hashed in hashes.values() and avoidance.failure is not None:
+                    return Refusal(
+                        code=Code.ROLLOUT_FAILED,
+                        sentence=f"the new version of {model.name} failed on {node}, the old one "
+                        f"goes on serving: {avoidance.failure.message}",
+                        model=model.name,
+                        node=node,
+                        hint=avoidance.failure.hint
+                        or "change the entry to try again, or roll it back",
+                    )
+        return None
+
+    def _held_back(self, model: Model) -> Setback | None:
+        """Return the last refusal while nothing has changed that could overturn it."""
+        setback = self.snapshot.setbacks.get(model.name)
+        if setback is None or self.avoided:
+            return None
+        fresh = setback.revision == self.snapshot.revision and setback.until > self.snapshot.now
+        return setback if fresh else None
+
+    def _remember(self, model: Model, refusal: Refusal) -> None:
+        before = self.snapshot.setbacks.get(model.name)
+        count = before.count + 1 if before else 1
+        limits = self.snapshot.limits
+        pause_s = backoff_s(count, base_s=limits.base_backoff, cap_s=limits.max_backoff)
+        ends = [
+            item.until - self.snapshot.now
+            for item in self.snapshot.avoided.values()
+            if item.until > self.snapshot.now
+        ]
+        pause_s = min([pause_s, *ends])
+        self.setbacks[model.name] = Setback(
+            until=self.snapshot.now + pause_s,
+            count=count,
+            revision=self.snapshot.revision,
+            refusal=refusal,
+        )
+        self.waits.append(pause_s)
+
+    def _give_up(self, record: ReplicaRecord) -> None:
+        """Stop a replica that will not come back where it is, and keep its version off that place."""
+        failure, shard = failure_of(record), failed_shard(record)
+        cause = failure.cause if failure else None
+        if record.replica.state is not ReplicaState.STOPPED and shard is not None:
+            if cause is FailureCause.PORT_IN_USE:
+                machine = self.snapshot.nodes[shard.node].machine
+                self.ports |= {(machine, port) for port in shard.ports}
+            else:
+                self._avoid(record.replica.spec_hash, shard.node, record)
+        message = f"{cause}: {failure.message}" if failure else record.replica.reason
+        self._leave(record, message or "it failed")
+
+    def _avoid(self, hashed: str, node: NodeId, record: ReplicaRecord) -> None:
+        before = self.snapshot.avoided.get((hashed, node))
+        count = before.count + 1 if before else 1
+        limits = self.snapshot.limits
+        pause_s = backoff_s(count, base_s=limits.base_backoff, cap_s=limits.max_backoff)
+        self.avoided[hashed, node] = Avoidance(
+            until=self.snapshot.now + pause_s, count=count, failure=failure_of(record)
+        )
+        self.waits.append(pause_s)
+
+    def _repeat_start(self, record: ReplicaRecord) -> None:
+        """Order again what its node has not reported; what it has reported is the node's to run."""
+        if record.order is None or record.order.intent is not Intent.RUN:
+            return
+        missing = tuple(
+            (node, spec)
+            for node, spec in record.shards
+            if spec.id not in record.reports and self.snapshot.nodes[node].session is not None
+        )
+        if missing:
+            self.waits.append(self.snapshot.limits.resend_after)
+            self.actions.append(
+                StartReplica(
+                    replica=record.id,
+                    model=record.replica.model,
+                    profile=record.replica.profile,
+                    shards=missing,
+                    because=record.order.because,
+                )
+            )
+
+    def _forget_waiters(self, model: Model, roles: Roles) -> None:
+        wanted = self.snapshot.wanted.get(model.name)
+        if wanted is None:
+            return
+        served = any(item.replica.state is ReplicaState.READY for item in roles.serving)
+        if served or (is_stale(wanted, self.snapshot.now) and not is_wanted(self.snapshot, model)):
+            self.fulfilled.add(model.name)
+
+    def _leave(self, record: ReplicaRecord, because: str) -> None:
+        step = leave(self.snapshot, record, because)
+        if step.action is not None:
+            self.actions.append(step.action)
+        if step.recheck_after_s is not None:
+            self.waits.append(step.recheck_after_s)
+
+    def _worth(self, record: ReplicaRecord) -> tuple[bool, bool, int, float, str]:
+        """Order replicas by how little is lost with them.
+
+        Not ready goes before ready. Among ready ones the one that became so last goes: after a
+        lost node's return that is the original, whose replacement has been serving since.
+        """
+        node_open = all(
+            node in self.snapshot.nodes and not self.snapshot.nodes[node].cordoned
+            for node in record.nodes
+        )
+        return (
+            is_serving(record),
+            node_open,
+            record.spec.priority,
+            -record.replica.since,
+            record.id,
+        )
+
+
+def _urgency(model: Model) -> tuple[int, ModelName]:
+    return (-max((profile.priority for profile in model.profiles), default=0), model.name)
+
+
+def _count_by_profile(records: Sequence[ReplicaRecord]) -> defaultdict[str, int]:
+    counts: defaultdict[str, int] = defaultdict(int)
+    for record in records:
+        counts[record.replica.profile] += 1
+    return counts
+
+
+def _in_turn(model: Model, counts: Mapping[str, int]) -> list[Profile]:
+    """Order profiles by priority; equals share the replicas by weight, each at least one.
+
+    So a canary is a second profile of equal priority and small weight: it gets one replica,
+    and its weight decides over its part of the traffic.
+    """
+
+    def turn(item: Profile) -> tuple[int, bool, float, str]:
+        count = counts[item.name]
+        return (-item.priority, count > 0, (count + 1) / item.weight, item.name)
+
+    return sorted(model.profiles, key=turn)

@@ -1,0 +1,1 @@
+"""Shells that carry reports in, plans out, endpoints on, and ask who leads."""

@@ -1,0 +1,141 @@
+"""Tells routers and sinks what serves, and only when it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+from anyio.abc import TaskStatus
+
+from llmgw.clock import Clock
+from llmgw.contracts.sinks import CatalogSink, EndpointSink, Sink
+from llmgw.control.decide.endpoints import find_endpoints, model_statuses
+from llmgw.control.decide.snapshot import ClusterSnapshot
+from llmgw.control.observe import Observer, Stores
+from llmgw.control.state.wake import Bell
+from llmgw.domain.endpoints import Endpoint, ModelStatus
+from llmgw.domain.ids import Epoch
+from llmgw.domain.replicas import ReplicaState
+from llmgw.errors import TransientError
+from llmgw.logs import get_logger
+
+log = get_logger(__name__)
+
+#: A sink that failed for a passing reason is tried again after this long, doubled to the cap.
+SINK_RETRY_S = 1.0
+SINK_RETRY_CAP_S = 60.0
+
+State = tuple[tuple[Endpoint, ...], tuple[ModelStatus, ...]]
+
+
+class Publisher:
+    """Events drive it; the publish interval is the backstop."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        observer: Observer,
+        *,
+        endpoint_sinks: Sequence[EndpointSink],
+        catalog_sinks: Sequence[CatalogSink],
+        sinks: Sequence[Sink],
+        clock: Clock,
+        interval_s: float,
+    ) -> None:
+        self._stores = stores
+        self._observer = observer
+        self._endpoint_sinks = endpoint_sinks
+        self._catalog_sinks = catalog_sinks
+        self._feeds = [_SinkFeed(sink, clock) for sink in sinks]
+        self._clock = clock
+        self._interval_s = interval_s
+        self._measured: set[str] = set()
+        self._endpoints: tuple[Epoch, tuple[Endpoint, ...]] | None = None
+        self._statuses: tuple[Epoch, tuple[ModelStatus, ...]] | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Publish at every bell, and at the latest every interval, until cancelled."""
+        async with anyio.create_task_group() as group:
+            for feed in self._feeds:
+                group.start_soon(feed.run)
+            task_status.started()
+            while True:
+                self.publish_now()
+                await self._stores.wake.publisher.wait_rung(self._clock, self._interval_s)
+
+    def publish_now(self) -> None:
+        """Look once, and pass on what differs from what was passed on last.
+
+        Until the fleet has settled no endpoint is passed on: routers serve the table that they
+        kept, and half a list would take away what still serves.
+        """
+        self._stores.wake.publisher.rung_nowait()
+        snapshot = self._observer.observe(self._clock.monotonic())
+        self._measure_starts(snapshot)
+        endpoints = find_endpoints(snapshot)
+        statuses = model_statuses(
+            snapshot,
+            endpoints,
+            wake_s=self._stores.wake.wake_s,
+            created=self._stores.desired.catalog.created,
+        )
+        epoch = snapshot.epoch
+        # Statuses first: a router must know a model before it hears of its endpoints.
+        if self._statuses != (epoch, statuses):
+            self._statuses = (epoch, statuses)
+            for catalog_sink in self._catalog_sinks:
+                catalog_sink.publish_catalog(statuses, epoch)
+        if not snapshot.settled:
+            return
+        if self._endpoints != (epoch, endpoints):
+            self._endpoints = (epoch, endpoints)
+            for endpoint_sink in self._endpoint_sinks:
+                endpoint_sink.publish_endpoints(endpoints, epoch)
+        for feed in self._feeds:
+            feed.offer((endpoints, statuses))
+
+    def _measure_starts(self, snapshot: ClusterSnapshot) -> None:
+        """Learn how long models take from the order until they are ready."""
+        for record in snapshot.replicas:
+            order, ready = record.order, record.replica.first_ready
+            if order is None or ready is None or record.id in self._measured:
+                continue
+            if record.replica.state is ReplicaState.READY:
+                self._measured.add(record.id)
+                self._stores.wake.measured(record.replica.model, ready - order.since)
+        self._measured &= {record.id for record in snapshot.replicas}
+
+
+class _SinkFeed:
+    """Carries the newest state to one plugin, which may be slow or fail, without holding others."""
+
+    def __init__(self, sink: Sink, clock: Clock) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._newest: State | None = None
+        self._bell = Bell()
+
+    def offer(self, state: State) -> None:
+        if state != self._newest:
+            self._newest = state
+            self._bell.ring()
+
+    async def run(self) -> None:
+        retry_s = SINK_RETRY_S
+        wait_s = SINK_RETRY_CAP_S
+        while True:
+            if not await self._bell.wait_rung(self._clock, wait_s) and wait_s == SINK_RETRY_CAP_S:
+                continue  # nothing new, and nothing left to retry
+            state = self._newest
+            if state is None:
+                continue
+            wait_s, retry_s = SINK_RETRY_CAP_S, min(retry_s, SINK_RETRY_CAP_S / 2)
+            try:
+                await self._sink.publish(*state)
+                retry_s = SINK_RETRY_S
+            except TransientError as error:
+                log.warning("sink failed", sink=self._sink.name, why=error, retry_s=retry_s)
+                wait_s, retry_s = retry_s, retry_s * 2
+            except Exception:
+                # A plugin's bug must not stop the control plane; the next change tries again.
+                log.exception("sink failed", sink=self._sink.name)

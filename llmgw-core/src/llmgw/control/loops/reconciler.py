@@ -1,0 +1,225 @@
+"""Takes snapshots, has them decided on, and carries the plan to the nodes, again and again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskStatus
+
+from llmgw.clock import Clock
+from llmgw.contracts.dispatch import Dispatcher
+from llmgw.contracts.placement import PlacementPolicy
+from llmgw.control.decide.reconcile import Decision, reconcile
+from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
+from llmgw.control.observe import Observer, Stores
+from llmgw.domain.commands import Command, DrainShard, ShardSpec, StartShard, StopShard
+from llmgw.domain.ids import NodeId, ReplicaId, SessionId, ShardId
+from llmgw.domain.plans import Action, DrainReplica, Plan, Refusal, StartReplica, StopReplica
+from llmgw.errors import TransientError
+from llmgw.logs import get_logger
+
+log = get_logger(__name__)
+
+#: Nodes and replicas above which planning is moved to a thread; below, the hop costs more.
+OFF_LOOP_ABOVE = 200
+#: A storm of reports (a whole fleet reconnects) is answered by one pass, not by one each.
+QUIET_S = 0.02
+
+
+class EventLog(Protocol):
+    """Where the operator's timeline is kept. Must not wait, and must not raise."""
+
+    def record(self, event: str, fields: Mapping[str, str]) -> None: ...
+
+
+class Reconciler:
+    """The one loop that orders. It acts only while this server leads."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        observer: Observer,
+        *,
+        policy: PlacementPolicy,
+        dispatcher: Dispatcher,
+        events: EventLog,
+        clock: Clock,
+        interval_s: float,
+    ) -> None:
+        self._stores = stores
+        self._observer = observer
+        self._policy = policy
+        self._dispatcher = dispatcher
+        self._events = events
+        self._clock = clock
+        self._interval_s = interval_s
+        self._sent: dict[tuple[NodeId, ShardId], tuple[SessionId, Command, float]] = {}
+        self._refused: dict[str, Refusal] = {}
+        self.last_plan = Plan()
+        self.passes = 0
+        self.last_pass_s = 0.0
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Reconcile at every bell, and at the latest every interval, until cancelled."""
+        task_status.started()
+        while True:
+            wait_s = await self.reconcile_once()
+            if not await self._stores.wake.reconciler.wait_rung(self._clock, wait_s):
+                continue
+            # Never more than half of the time is spent planning, however loud the bell.
+            await self._clock.sleep(max(QUIET_S, self.last_pass_s))
+
+    async def reconcile_once(self) -> float:
+        """Make one pass; return after how many seconds the next is due without a bell."""
+        self._stores.wake.reconciler.rung_nowait()
+        began = self._clock.monotonic()
+        snapshot = self._observer.observe(began)
+        decision = await self._decide(snapshot)
+        self.last_pass_s = self._clock.monotonic() - began
+        self.passes += 1
+        if snapshot.leading and snapshot.settled:
+            await self._carry_out(snapshot, decision)
+        waits = [
+            self._interval_s,
+            decision.plan.recheck_after_s,
+            self._observer.silence_recheck_s,
+            self._observer.settles_in_s,
+        ]
+        return max(QUIET_S, min(wait for wait in waits if wait is not None))
+
+    async def _decide(self, snapshot: ClusterSnapshot) -> Decision:
+        size = len(snapshot.nodes) + len(snapshot.replicas)
+        if size <= OFF_LOOP_ABOVE:
+            return reconcile(snapshot, self._policy)
+        return await anyio.to_thread.run_sync(reconcile, snapshot, self._policy)
+
+    async def _carry_out(self, snapshot: ClusterSnapshot, decision: Decision) -> None:
+        stores = self._stores
+        if stores.leadership.lease(self._clock.monotonic()) is None:
+            return  # the lease ran out while the plan was made
+        records = {record.id: record for record in snapshot.replicas}
+        new = stores.desired.apply(decision, records, now=snapshot.now)
+        stores.wake.fulfil(decision.fulfilled)
+        self.last_plan = decision.plan
+        self._tell(new, decision.plan.unplaced)
+        if new or decision.plan.unplaced:
+            stores.wake.publisher.ring()  # un-routed before it is stopped
+        commands: defaultdict[NodeId, list[Command]] = defaultdict(list)
+        for action in decision.plan.actions:
+            for node, command in _commands(snapshot, action, records.get(action.replica)):
+                if self._is_due(snapshot, node, command):
+                    commands[node].append(command)
+        async with anyio.create_task_group() as group:
+            for node, batch in commands.items():
+                group.start_soon(self._send, snapshot, node, batch)
+        self._finish(decision, records)
+
+    def _is_due(self, snapshot: ClusterSnapshot, node: NodeId, command: Command) -> bool:
+        """Return whether the node should hear this now: it can, and has not just heard it."""
+        record = snapshot.nodes.get(node)
+        if record is None or record.session is None:
+            return False
+        sent = self._sent.get((node, _shard_of(command)))
+        if sent is None or sent[0] != record.session or sent[1] != command:
+            return True
+        return snapshot.now - sent[2] >= snapshot.limits.resend_after
+
+    async def _send(
+        self, snapshot: ClusterSnapshot, node: NodeId, batch: Sequence[Command]
+    ) -> None:
+        session = snapshot.nodes[node].session
+        if session is None:
+            return
+        try:
+            await self._dispatcher.dispatch(node, batch)
+        except TransientError as error:
+            log.warning("commands not taken, tried again", node=node, why=error)
+            return
+        for command in batch:
+            self._sent[node, _shard_of(command)] = (session, command, snapshot.now)
+
+    def _finish(self, decision: Decision, records: Mapping[ReplicaId, ReplicaRecord]) -> None:
+        """Close stop orders of which no shard is left and every node has been told."""
+        for action in decision.plan.actions:
+            record = records.get(action.replica)
+            if not isinstance(action, StopReplica) or record is None:
+                continue
+            left = [
+                spec
+                for node, spec in record.shards
+                if self._stores.replicas.is_reported(spec.id, node) or not self._told(node, spec)
+            ]
+            if not left:
+                self._stores.desired.drop(action.replica)
+                self._stores.replicas.forget_rejections(tuple(spec for _, spec in record.shards))
+                for node, spec in record.shards:
+                    self._sent.pop((node, spec.id), None)
+                self._stores.wake.ring()
+
+    def _told(self, node: NodeId, spec: ShardSpec) -> bool:
+        """Return whether the node, in its present session, has been told to stop the shard."""
+        record = self._stores.inventory.nodes.get(node)
+        sent = self._sent.get((node, spec.id))
+        if record is None or record.session is None or sent is None:
+            return False
+        return sent[0] == record.session and isinstance(sent[1], StopShard)
+
+    def _tell(self, new: Sequence[Action], unplaced: Sequence[Refusal]) -> None:
+        """Write the operator's timeline: once per change."""
+        for action in new:
+            event = _EVENTS[type(action)]
+            fields = {"replica": str(action.replica), "because": action.because}
+            if isinstance(action, StartReplica):
+                fields["nodes"] = ",".join(sorted({node for node, _ in action.shards}))
+            log.info(event, **fields)
+            self._events.record(event, fields)
+        refused = {str(item.model): item for item in unplaced}
+        for name, refusal in refused.items():
+            if self._refused.get(name) != refusal:
+                log.warning(
+                    "model cannot run now",
+                    model=name,
+                    code=refusal.parts[0].code if refusal.parts else refusal.code,
+                    why=refusal.sentence,
+                    hint=refusal.hint,
+                )
+        self._refused = refused
+
+
+_EVENTS: dict[type, str] = {
+    StartReplica: "replica ordered",
+    DrainReplica: "replica drained",
+    StopReplica: "replica stopped",
+}
+
+
+def _shard_of(command: Command) -> ShardId:
+    return command.spec.id if isinstance(command, StartShard) else command.shard
+
+
+def _commands(
+    snapshot: ClusterSnapshot, action: Action, record: ReplicaRecord | None
+) -> list[tuple[NodeId, Command]]:
+    """Return what each node is told for one action."""
+    epoch = snapshot.epoch
+    if isinstance(action, StartReplica):
+        return [(node, StartShard(epoch=epoch, spec=spec)) for node, spec in action.shards]
+    if record is None:
+        return []
+    if isinstance(action, StopReplica):
+        return [
+            (
+                node,
+                StopShard(
+                    epoch=epoch, shard=spec.id, replica=action.replica, grace_s=action.grace_s
+                ),
+            )
+            for node, spec in record.shards
+        ]
+    return [
+        (node, DrainShard(epoch=epoch, shard=spec.id, replica=action.replica))
+        for node, spec in record.shards
+    ]

@@ -1,0 +1,1 @@
+"""What the control plane remembers between two looks: stores that hold and never wait."""

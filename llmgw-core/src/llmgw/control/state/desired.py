@@ -1,0 +1,157 @@
+"""What should be: the catalog, the orders of this leadership, and what it has learnt to avoid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmgw.control.decide.reconcile import Decision
+from llmgw.control.decide.snapshot import (
+    Avoidance,
+    Intent,
+    Order,
+    Pressure,
+    ReplicaRecord,
+    Setback,
+)
+from llmgw.domain.catalog import Model, spec_hash
+from llmgw.domain.ids import ModelName, NodeId, ProfileName, ReplicaId
+from llmgw.domain.plans import Action, DrainReplica, StartReplica
+
+#: A port that a stranger held is tried again after this long.
+PORT_BLOCKED_S = 600.0
+#: Failures on a node are forgotten this long after the pause for the last one ended.
+FORGIVEN_AFTER_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """The entries in force, with what is computed of them once."""
+
+    models: tuple[Model, ...] = ()
+    hashes: Mapping[ModelName, Mapping[ProfileName, str]]
+    created: Mapping[ModelName, int]
+
+    @classmethod
+    def of(cls, models: Sequence[Model], *, created: Mapping[ModelName, int]) -> Catalog:
+        """Build it; `created` holds Unix seconds by name."""
+        return cls(
+            models=tuple(models),
+            hashes={
+                model.name: {item.name: spec_hash(model, item) for item in model.profiles}
+                for model in models
+            },
+            created=created,
+        )
+
+
+class Desired:
+    """Intent, in memory: what has to survive is in the store or on the nodes."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.next_number = 1
+        self.catalog = Catalog(hashes={}, created={})
+        self.orders: dict[ReplicaId, Order] = {}
+        self.avoided: dict[tuple[str, NodeId], Avoidance] = {}
+        self.setbacks: Mapping[ModelName, Setback] = {}
+        self.pressure: Mapping[ModelName, Pressure] = {}
+        self._blocked: dict[tuple[str, int], float] = {}
+        self._model_of: dict[str, ModelName] = {}
+
+    def set_catalog(self, models: Sequence[Model], *, wall: float) -> None:
+        """Replace the entries. Entries that stay keep their age."""
+        before = self.catalog.created
+        created = {model.name: before.get(model.name, int(wall)) for model in models}
+        self.catalog = Catalog.of(models, created=created)
+        self._model_of = {name: model.name for model in models for name in model.names}
+        self.setbacks = {}
+        self.revision += 1
+
+    def resolve(self, name: str) -> ModelName | None:
+        """Return the canonical name behind a name or alias."""
+        return self._model_of.get(name)
+
+    def begin_leadership(self) -> None:
+        """Start without orders: nodes report what runs, and an old order would be a second truth."""
+        self.orders.clear()
+        self.avoided.clear()
+        self.setbacks, self.pressure = {}, {}
+        self.next_number = 1
+        self.revision += 1
+
+    def apply(
+        self, decision: Decision, records: Mapping[ReplicaId, ReplicaRecord], *, now: float
+    ) -> tuple[Action, ...]:
+        """Record a decision; return the actions that are new, for the operator's timeline."""
+        new = tuple(
+            action
+            for action in decision.plan.actions
+            if self._order(action, records, decision.victims, now)
+        )
+        self.avoided.update(decision.avoided)
+        self.avoided = {
+            key: item for key, item in self.avoided.items() if item.until + FORGIVEN_AFTER_S > now
+        }
+        self._blocked.update(dict.fromkeys(decision.blocked_ports, now + PORT_BLOCKED_S))
+        self.setbacks, self.pressure = decision.setbacks, decision.pressure
+        if new:
+            self.revision += 1
+        return new
+
+    def drop(self, replica: ReplicaId) -> None:
+        """The order has been carried out, or its node is gone for good."""
+        if self.orders.pop(replica, None) is not None:
+            self.revision += 1
+
+    def forget_node(self, node: NodeId) -> None:
+        """Drop orders for a node that an operator says runs nothing."""
+        for order in list(self.orders.values()):
+            if any(place == node for place, _ in order.shards):
+                self.drop(order.replica)
+        self.avoided = {key: item for key, item in self.avoided.items() if key[1] != node}
+
+    def blocked_ports(self, now: float) -> frozenset[tuple[str, int]]:
+        """Return (machine, port) of ports that strangers were found on lately."""
+        self._blocked = {key: until for key, until in self._blocked.items() if until > now}
+        return frozenset(self._blocked)
+
+    def _order(
+        self,
+        action: Action,
+        records: Mapping[ReplicaId, ReplicaRecord],
+        victims: Mapping[str, ModelName],
+        now: float,
+    ) -> bool:
+        """Record one action; False if the order stands already."""
+        before = self.orders.get(action.replica)
+        if isinstance(action, StartReplica):
+            if before is not None:
+                return False
+            self.next_number += 1
+            self.orders[action.replica] = Order(
+                replica=action.replica,
+                model=action.model,
+                intent=Intent.RUN,
+                shards=action.shards,
+                since=now,
+                because=action.because,
+            )
+            return True
+        intent = Intent.DRAIN if isinstance(action, DrainReplica) else Intent.STOP
+        if before is not None and before.intent is intent:
+            return False
+        record = records[action.replica]
+        grace_s = None if isinstance(action, DrainReplica) else action.grace_s
+        victim_for = victims.get(action.replica, before.victim_for if before else None)
+        self.orders[action.replica] = Order(
+            replica=action.replica,
+            model=record.replica.model,
+            intent=intent,
+            shards=record.shards,
+            since=now,
+            because=action.because,
+            grace_s=grace_s,
+            victim_for=victim_for,
+        )
+        return True

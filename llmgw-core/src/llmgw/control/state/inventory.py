@@ -1,0 +1,238 @@
+"""What each node said last, and what its silence amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from llmgw.control.decide.lifecycle import Judgement, SilenceLimits, Vitals, judge_nodes
+from llmgw.control.decide.snapshot import NodeRecord
+from llmgw.domain.ids import NodeId, SessionId, ShardId
+from llmgw.domain.loads import EngineLoad
+from llmgw.domain.nodes import Device, DeviceHealth, NodeState
+from llmgw.domain.reports import Heartbeat, Registration
+
+
+class NodeIntent(Protocol):
+    """What operators decided about a node; kept in the store, and there before it registers.
+
+    Each decision is the operator's reason, None where it was not taken.
+    """
+
+    @property
+    def id(self) -> NodeId: ...
+
+    @property
+    def cordoned(self) -> str | None: ...
+
+    @property
+    def draining(self) -> str | None: ...
+
+    @property
+    def fenced(self) -> str | None: ...
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels that an operator set, over the node's own."""
+        ...
+
+
+class Inventory:
+    """Nodes by id. `revision` changes with whatever placement depends on."""
+
+    def __init__(self, *, limits: SilenceLimits, now: float) -> None:
+        self.revision = 0
+        self.began = now
+        self.first_registration: float | None = None
+        self.braked = False
+        self.expected: set[NodeId] = set()  #: known from before this server, so worth waiting for
+        self._limits = limits
+        self._grace_until = now
+        self._last_lost_at: float | None = None
+        self._nodes: dict[NodeId, NodeRecord] = {}
+        self._intents: dict[NodeId, NodeIntent] = {}
+        self._unfenced: set[NodeId] = set()
+        self._own_labels: dict[NodeId, Mapping[str, str]] = {}
+        self._loads: dict[NodeId, Mapping[ShardId, EngineLoad]] = {}
+
+    @property
+    def nodes(self) -> Mapping[NodeId, NodeRecord]:
+        return self._nodes
+
+    def grant_grace(self, until: float) -> None:
+        """Nobody becomes lost before `until`: this server may have been deaf itself."""
+        self._grace_until = max(self._grace_until, until)
+
+    def know(self, intents: Iterable[NodeIntent], *, now: float) -> None:
+        """Take over operators' decisions; a node that has not registered is listed as silent."""
+        for known in intents:
+            self._intents[known.id] = known
+            self._unfenced.discard(known.id)
+            record = self._nodes.get(known.id)
+            if known.fenced:
+                self.expected.discard(known.id)
+            if record is None:
+                if not known.fenced:
+                    self.expected.add(known.id)
+                record = NodeRecord(
+                    id=known.id, state=NodeState.DISCONNECTED, since=now, last_seen=now
+                )
+            self._nodes[known.id] = self._with_intent(record, now)
+            self.revision += 1
+
+    def forget(self, node: NodeId) -> None:
+        """Drop a node that will not come back. If it does, it registers as a new one."""
+        self._nodes.pop(node, None)
+        self._intents.pop(node, None)
+        self._own_labels.pop(node, None)
+        self._unfenced.discard(node)
+        self.expected.discard(node)
+        self._loads.pop(node, None)
+        self.revision += 1
+
+    def registered(self, registration: Registration, *, now: float) -> None:
+        """Take in the whole of a node at the start of a session."""
+        inventory = registration.inventory
+        before = self._nodes.get(inventory.node)
+        if self.first_registration is None:
+            self.first_registration = now
+        state = NodeState.READY
+        since = before.since if before is not None and before.state is state else now
+        record = NodeRecord(
+            id=inventory.node,
+            state=state,
+            since=since,
+            last_seen=now,
+            session=registration.session,
+            session_since=now,
+            inventory=inventory,
+        )
+        # A fenced node that is back has reported what really runs: the fence has done its work.
+        self._unfenced.add(inventory.node)
+        self._own_labels[inventory.node] = inventory.labels
+        self._nodes[inventory.node] = self._with_intent(record, now)
+        self.revision += 1
+
+    def heartbeat(self, node: NodeId, beat: Heartbeat, *, now: float) -> bool:
+        """Note a sign of life; False if it belongs to a session that is not the present one."""
+        record = self._nodes.get(node)
+        if record is None or record.session != beat.session or record.inventory is None:
+            return False
+        inventory = record.inventory
+        devices = _newer_devices(inventory.devices, beat.devices)
+        if devices is not inventory.devices:
+            if _availability(devices) != _availability(inventory.devices):
+                self.revision += 1
+            inventory = replace(inventory, devices=devices)
+        if beat.ram_available_mib is not None or beat.disk_free_mib is not None:
+            inventory = replace(
+                inventory,
+                ram_available_mib=(
+                    inventory.ram_available_mib
+                    if beat.ram_available_mib is None
+                    else beat.ram_available_mib
+                ),
+                disk_free_mib=(
+                    inventory.disk_free_mib if beat.disk_free_mib is None else beat.disk_free_mib
+                ),
+            )
+        self._nodes[node] = replace(record, last_seen=now, inventory=inventory)
+        if beat.loads:
+            self._loads[node] = dict(beat.loads)
+        return True
+
+    def seen(self, node: NodeId, session: SessionId, *, now: float) -> bool:
+        """Note any other message of a session; False if it is not the present one."""
+        record = self._nodes.get(node)
+        if record is None or record.session != session:
+            return False
+        self._nodes[node] = replace(record, last_seen=now)
+        return True
+
+    def disconnected(self, node: NodeId, session: SessionId) -> bool:
+        """Note the end of a session; False if a newer one has taken its place."""
+        record = self._nodes.get(node)
+        if record is None or record.session != session:
+            return False
+        self._nodes[node] = replace(record, session=None)
+        return True
+
+    def judge(self, now: float) -> Judgement:
+        """Bring every node's state up to date with its silence; return what changed."""
+        judgement = judge_nodes(
+            [
+                Vitals(
+                    node=record.id,
+                    state=record.state,
+                    last_seen=record.last_seen,
+                    session_live=record.session is not None,
+                )
+                for record in self._nodes.values()
+            ],
+            now=now,
+            limits=self._limits,
+            last_lost_at=self._last_lost_at,
+            grace_until=self._grace_until,
+        )
+        self.braked = judgement.braked
+        for node, state in judgement.changed.items():
+            self._nodes[node] = replace(self._nodes[node], state=state, since=now)
+            self.revision += 1
+            if state is NodeState.LOST:
+                self._last_lost_at = now
+                self._loads.pop(node, None)
+        return judgement
+
+    def loads(self) -> dict[ShardId, EngineLoad]:
+        """Return the newest load of each shard whose engine says it."""
+        return {shard: load for loads in self._loads.values() for shard, load in loads.items()}
+
+    def unfenced(self) -> tuple[NodeId, ...]:
+        """Return nodes that were fenced and are back, for the store to note."""
+        return tuple(
+            node
+            for node in sorted(self._unfenced)
+            if (intent := self._intents.get(node)) is not None and intent.fenced is not None
+        )
+
+    def _with_intent(self, record: NodeRecord, now: float) -> NodeRecord:
+        intent = self._intents.get(record.id)
+        if intent is None:
+            return record
+        fenced = intent.fenced is not None and record.id not in self._unfenced
+        if fenced and record.state is not NodeState.FENCED:
+            record = replace(record, state=NodeState.FENCED, since=now)
+        elif not fenced and record.state is NodeState.FENCED:
+            record = replace(record, state=NodeState.DISCONNECTED, since=now)
+        inventory = record.inventory
+        if inventory is not None:
+            labels = {**self._own_labels.get(record.id, {}), **intent.labels}
+            inventory = replace(inventory, labels=labels)
+        reasons = (intent.fenced if fenced else None, intent.draining, intent.cordoned)
+        return replace(
+            record,
+            inventory=inventory,
+            cordoned=intent.cordoned is not None or intent.draining is not None,
+            draining=intent.draining is not None,
+            because=next((reason for reason in reasons if reason), ""),
+        )
+
+
+def _newer_devices(known: tuple[Device, ...], readings: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Return the known devices with newer readings; one that is missing from them has failed."""
+    if not readings or readings == known:
+        return known
+    newer = {device.id: device for device in readings}
+    kept = tuple(
+        newer.pop(
+            device.id,
+            replace(device, health=DeviceHealth.FAILED, health_reason="no longer listed"),
+        )
+        for device in known
+    )
+    return (*kept, *newer.values())
+
+
+def _availability(devices: tuple[Device, ...]) -> list[tuple[str, DeviceHealth]]:
+    return [(device.id, device.health) for device in devices]

@@ -1,0 +1,235 @@
+"""What every node said of its shards, put together to replicas.
+
+Reports are the truth: a shard is here exactly while its node lists it. What this server ordered
+and nobody reported yet is in `desired`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmgw.control.decide.lifecycle import derive_replica
+from llmgw.control.decide.snapshot import Intent, NodeRecord, Order, ReplicaRecord
+from llmgw.domain.commands import ShardSpec
+from llmgw.domain.ids import Epoch, NodeId, ReplicaId, ShardId
+from llmgw.domain.nodes import NodeState
+from llmgw.domain.replicas import (
+    Failure,
+    FailureCause,
+    Replica,
+    ReplicaState,
+    Shard,
+    ShardState,
+)
+from llmgw.domain.reports import Registration, Rejection, ShardReport
+
+_CAUSES = {
+    "device_busy": FailureCause.DEVICE_BUSY,
+    "port_in_use": FailureCause.PORT_IN_USE,
+    "bad_option": FailureCause.BAD_OPTION,
+    "unknown_engine": FailureCause.ENGINE_MISSING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Track:
+    """What has to be remembered of a replica between two looks."""
+
+    state: ReplicaState
+    since: float
+    first_ready: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A record and what it was made from, so that it is made again only if that changed."""
+
+    record: ReplicaRecord
+    version: int
+    order: Order | None
+    node_states: tuple[NodeState | None, ...]
+
+
+class Replicas:
+    """Shard reports by node, and the replicas that they make up."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._by_node: defaultdict[NodeId, dict[ShardId, ShardReport]] = defaultdict(dict)
+        self._shards: defaultdict[ReplicaId, dict[ShardId, ShardReport]] = defaultdict(dict)
+        self._rejected: dict[ShardId, tuple[NodeId, Failure]] = {}
+        self._versions: defaultdict[ReplicaId, int] = defaultdict(int)
+        self._tracks: dict[ReplicaId, _Track] = {}
+        self._made: dict[ReplicaId, _Made] = {}
+
+    def registered(self, registration: Registration) -> None:
+        """Replace all that was known of a node's shards."""
+        node = registration.inventory.node
+        self.forget_node(node)
+        for report in registration.shards:
+            self.reported(node, report)
+
+    def forget_node(self, node: NodeId) -> None:
+        """Drop a node's shards: it said that they are not there, or an operator did."""
+        for shard in list(self._by_node[node]):
+            self._remove(node, shard)
+        del self._by_node[node]
+
+    def reported(self, node: NodeId, report: ShardReport) -> None:
+        """Take in one shard's present state. A stopped one is gone."""
+        shard = report.shard
+        if shard.state is ShardState.STOPPED:
+            self._remove(node, shard.id)
+            return
+        before = self._by_node[node].get(shard.id)
+        if before == report:
+            return
+        if before is None or before.shard.state is not shard.state:
+            self.revision += 1
+        self._rejected.pop(shard.id, None)
+        self._by_node[node][shard.id] = report
+        self._shards[shard.replica][shard.id] = report
+        self._versions[shard.replica] += 1
+
+    def rejected(self, rejection: Rejection, replica: ReplicaId) -> None:
+        """Note that the node did not take a shard, as a failure of that shard."""
+        failure = Failure(
+            cause=_CAUSES.get(rejection.code, FailureCause.REFUSED),
+            message=f"{rejection.node} refused it, {rejection.code}: {rejection.message}",
+        )
+        self._rejected[rejection.shard] = (rejection.node, failure)
+        self._versions[replica] += 1
+        self.revision += 1
+
+    def forget_rejections(self, shards: tuple[ShardSpec, ...]) -> None:
+        """The order that was refused does not stand any more."""
+        for spec in shards:
+            self._rejected.pop(spec.id, None)
+
+    def is_reported(self, shard: ShardId, node: NodeId) -> bool:
+        """Return whether the node lists the shard now."""
+        return shard in self._by_node[node]
+
+    def records(
+        self,
+        *,
+        orders: Mapping[ReplicaId, Order],
+        nodes: Mapping[NodeId, NodeRecord],
+        now: float,
+    ) -> tuple[ReplicaRecord, ...]:
+        """Return every replica that is reported or ordered, by id."""
+        wanted = sorted({*self._shards, *orders})
+        for gone in self._made.keys() - set(wanted):
+            del self._made[gone]
+            self._tracks.pop(gone, None)
+            self._versions.pop(gone, None)
+        return tuple(self._record(item, orders.get(item), nodes, now) for item in wanted)
+
+    def _record(
+        self,
+        replica: ReplicaId,
+        order: Order | None,
+        nodes: Mapping[NodeId, NodeRecord],
+        now: float,
+    ) -> ReplicaRecord:
+        made = self._made.get(replica)
+        if made is not None and made.version == self._versions[replica] and made.order is order:
+            states = tuple(
+                nodes[node].state if node in nodes else None for node in made.record.nodes
+            )
+            if states == made.node_states:
+                return made.record
+        record = self._make(replica, order, nodes, now)
+        states = tuple(nodes[node].state if node in nodes else None for node in record.nodes)
+        self._made[replica] = _Made(record, self._versions[replica], order, states)
+        return record
+
+    def _make(
+        self,
+        replica: ReplicaId,
+        order: Order | None,
+        nodes: Mapping[NodeId, NodeRecord],
+        now: float,
+    ) -> ReplicaRecord:
+        reports = dict(self._shards.get(replica, {}))
+        placed: dict[ShardId, tuple[NodeId, ShardSpec]] = {}
+        if order is not None:
+            placed = {spec.id: (node, spec) for node, spec in order.shards}
+        placed |= {report.shard.id: (report.shard.node, report.spec) for report in reports.values()}
+        shards = {report.shard.id: report.shard for report in reports.values()}
+        for shard, (node, spec) in placed.items():
+            if shard not in shards and shard in self._rejected:
+                shards[shard] = _refused_shard(node, spec, self._rejected[shard][1])
+        in_order = sorted(placed.values(), key=lambda item: item[1].rank)
+        spec = in_order[0][1]
+        state, reason = derive_replica(
+            sorted(shards.values(), key=lambda shard: shard.rank),
+            shard_count=spec.world_size,
+            node_states={node: item.state for node, _ in in_order if (item := nodes.get(node))},
+            nodes=[node for node, _ in in_order],
+            leaving=order is not None and order.intent is not Intent.RUN,
+        )
+        track = self._follow(replica, state, now)
+        epochs = [report.epoch for report in reports.values()]
+        return ReplicaRecord(
+            replica=Replica(
+                id=replica,
+                model=spec.model,
+                profile=spec.profile,
+                spec_hash=spec.spec_hash,
+                epoch=max(epochs, default=Epoch(0)),
+                state=state,
+                reason=reason,
+                shards=tuple(sorted(shards.values(), key=lambda shard: shard.rank)),
+                shard_count=spec.world_size,
+                since=track.since,
+                first_ready=track.first_ready,
+                failures=max((_failures(shard) for shard in shards.values()), default=0),
+            ),
+            shards=tuple(in_order),
+            reports=reports,
+            order=order,
+        )
+
+    def _follow(self, replica: ReplicaId, state: ReplicaState, now: float) -> _Track:
+        track = self._tracks.get(replica)
+        if track is None or track.state is not state:
+            first_ready = track.first_ready if track else None
+            if first_ready is None and state is ReplicaState.READY:
+                first_ready = now
+            track = self._tracks[replica] = _Track(state, now, first_ready)
+        return track
+
+    def _remove(self, node: NodeId, shard: ShardId) -> None:
+        report = self._by_node[node].pop(shard, None)
+        if report is None:
+            return
+        replica = report.shard.replica
+        self._shards[replica].pop(shard, None)
+        if not self._shards[replica]:
+            del self._shards[replica]
+        self._versions[replica] += 1
+        self.revision += 1
+
+
+def _failures(shard: Shard) -> int:
+    """Return how often the shard failed in its present crash loop."""
+    if shard.failure is None:
+        return 0
+    down = shard.state in (ShardState.BACKOFF, ShardState.FAILED)
+    return shard.restarts + (1 if down else 0)
+
+
+def _refused_shard(node: NodeId, spec: ShardSpec, failure: Failure) -> Shard:
+    return Shard(
+        id=spec.id,
+        replica=spec.replica,
+        node=node,
+        rank=spec.rank,
+        state=ShardState.FAILED,
+        devices=spec.devices,
+        ports=spec.ports,
+        failure=failure,
+    )

@@ -1,0 +1,142 @@
+"""A control plane over nodes in memory, driven turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from llmgw.config.server import ControlSettings
+from llmgw.contracts.engine import EngineAdapter
+from llmgw.control.decide.policies.fabric import Fabric
+from llmgw.control.decide.policies.pack import Pack
+from llmgw.control.decide.policies.spread import Spread
+from llmgw.control.plane import ControlPlane
+from llmgw.domain.catalog import Model
+from llmgw.domain.endpoints import Endpoint, EndpointUsage, ModelStatus, RouterUsage
+from llmgw.domain.ids import EndpointId, Epoch, ModelName
+from llmgw.domain.nodes import NodeInventory
+from llmgw.testing import values
+from llmgw.testing.clock import FakeClock
+from llmgw.testing.dispatch import MemoryDispatcher
+from llmgw.testing.fake_adapter import FakeEngineAdapter
+
+
+class RecordingRouter:
+    """Both sinks and the usage source of one router."""
+
+    def __init__(self) -> None:
+        self.endpoints: list[tuple[Endpoint, ...]] = []
+        self.models: list[tuple[ModelStatus, ...]] = []
+        self.epochs: list[Epoch] = []
+        self.reported = RouterUsage()
+
+    def publish_endpoints(self, endpoints: tuple[Endpoint, ...], epoch: Epoch) -> None:
+        self.endpoints.append(endpoints)
+        self.epochs.append(epoch)
+
+    def publish_catalog(self, models: tuple[ModelStatus, ...], epoch: Epoch) -> None:
+        self.models.append(models)
+
+    def usage(self) -> RouterUsage:
+        return self.reported
+
+    @property
+    def ids(self) -> list[str]:
+        """Endpoints that take new requests."""
+        return [item.id for item in self.endpoints[-1] if not item.draining]
+
+    def status(self, name: str) -> ModelStatus:
+        return next(item for item in self.models[-1] if item.names[0] == name)
+
+    def use(
+        self, endpoint: str, *, in_flight: int = 0, idle_s: float | None = 0.0, queued: int = 0
+    ) -> None:
+        """Say what was sent to an endpoint; the others keep what was said of them."""
+        usage = EndpointUsage(idle_s=idle_s, in_flight=in_flight)
+        self.reported = RouterUsage(
+            endpoints={**self.reported.endpoints, EndpointId(endpoint): usage},
+            queued=self.reported.queued,
+        )
+
+    def queue(self, model: str, count: int) -> None:
+        self.reported = RouterUsage(
+            endpoints=self.reported.endpoints, queued={ModelName(model): count}
+        )
+
+
+class Site:
+    """One server's control plane and its fleet."""
+
+    def __init__(self, clock: FakeClock, fleet: MemoryDispatcher, **settings: Any) -> None:
+        self.clock = clock
+        self.fleet = fleet
+        self.router = RecordingRouter()
+        adapters: dict[str, EngineAdapter] = {values.ENGINE: FakeEngineAdapter()}
+        self.plane = ControlPlane(
+            ControlSettings(**settings),
+            engines=adapters,
+            policies={"pack": Pack(), "spread": Spread(), "fabric": Fabric()},
+            dispatcher=fleet,
+            clock=clock,
+            endpoint_sinks=[self.router],
+            catalog_sinks=[self.router],
+            usage=self.router,
+            jitter=lambda: 0.0,
+        )
+        fleet.attach(self.plane.reports)
+
+    async def turn(self, count: int = 1, *, after_s: float = 0.5) -> None:
+        """Let time pass, every node send a heartbeat, and the control plane take a turn."""
+        for _ in range(count):
+            await self.clock.advance(after_s)
+            self.fleet.beat()
+            await self.plane.step()
+
+    async def serve(self, models: Sequence[Model], *nodes: NodeInventory) -> None:
+        """Bring nodes and models up until nothing changes any more."""
+        self.plane.set_catalog(models)
+        for node in nodes:
+            self.fleet.join(node)
+        await self.turn(8)  # the fleet settles three seconds after the first node
+        await self.settle()
+
+    async def settle(self, turns: int = 8) -> None:
+        """Let engines and control plane work until both have had time to come to rest."""
+        for _ in range(turns):
+            self.fleet.settle()
+            await self.turn()
+
+    def replicas(self, model: str | None = None) -> list[str]:
+        """Return `node:state` of each replica, of a model or all."""
+        return sorted(
+            f"{','.join(record.nodes)}:{record.replica.state}"
+            for record in self.plane.view.replicas()
+            if model in (None, record.replica.model)
+        )
+
+
+@pytest.fixture
+def clock() -> Iterator[FakeClock]:
+    yield FakeClock()
+
+
+@pytest.fixture
+def make_site(clock: FakeClock) -> Callable[..., Site]:
+    """Build a server; give `fleet` to build another one over the same nodes."""
+
+    def make(fleet: MemoryDispatcher | None = None, **settings: Any) -> Site:
+        return Site(clock, fleet or MemoryDispatcher(), **settings)
+
+    return make
+
+
+@pytest.fixture
+def site(make_site: Callable[..., Site]) -> Site:
+    return make_site()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
