@@ -38,6 +38,18 @@ class NodeIntent(Protocol):
         ...
 
 
+class _Unfenced:
+    """An intent whose fence has done its work."""
+
+    fenced = None
+
+    def __init__(self, intent: NodeIntent) -> None:
+        self.id = intent.id
+        self.cordoned = intent.cordoned
+        self.draining = intent.draining
+        self.labels = intent.labels
+
+
 class Inventory:
     """Nodes by id. `revision` changes with whatever placement depends on."""
 
@@ -195,6 +207,12 @@ class Inventory:
             for node in sorted(self._unfenced)
             if (intent := self._intents.get(node)) is not None and intent.fenced is not None
         )
+
+    def fence_is_over(self, node: NodeId) -> None:
+        """The store has noted it."""
+        self._unfenced.discard(node)
+        if (intent := self._intents.get(node)) is not None:
+            self._intents[node] = _Unfenced(intent)
 
     def _with_intent(self, record: NodeRecord, now: float) -> NodeRecord:
         intent = self._intents.get(record.id)
