@@ -1,6 +1,6 @@
 """Whatever happens in whatever order, the promises of admission hold.
 
-`LLMGW_STEPS` sets the steps of one run (10000 in a soak).
+`LLMGW_STEPS` sets how many steps are taken in all, 100 to an example.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llmgw.errors import RequestError
 from llmgw.router.admission import Admission, Ticket
 from llmgw.router.table import ModelRoute, Table, Unavailable, Why
 
-STEPS = int(os.environ.get("LLMGW_STEPS", "60"))
+EXAMPLES = max(1, int(os.environ.get("LLMGW_STEPS", "4000")) // 100)
 ROUTER = RouterSettings.model_validate({"queue": {"length": 6}})
 MODELS = ("m", "n")
 
@@ -194,5 +194,5 @@ class Waiting(RuleBasedStateMachine):
 
 TestWaiting = Waiting.TestCase
 TestWaiting.settings = settings(
-    max_examples=40, stateful_step_count=STEPS, deadline=None, print_blob=True
+    max_examples=EXAMPLES, stateful_step_count=100, deadline=None, print_blob=True
 )

@@ -1,6 +1,6 @@
 """Whatever happens in whatever order, the promises of selection hold.
 
-`LLMGW_STEPS` sets the steps of one run (10000 in a soak).
+`LLMGW_STEPS` sets how many steps are taken in all, 100 to an example.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from llmgw.router.balancers import llmgw_balancers
 from llmgw.router.selection import EndpointState, Outcome, Reservation, Selector, compile_profiles
 from llmgw.router.table import Table, Why
 
-STEPS = int(os.environ.get("LLMGW_STEPS", "60"))
+EXAMPLES = max(1, int(os.environ.get("LLMGW_STEPS", "4000")) // 100)
 BALANCERS = {factory.name: factory for factory in llmgw_balancers()}
-ROUTER = RouterSettings.model_validate({"profiles": {"pool": {"pools": ["x"]}}})
+ROUTER = RouterSettings.model_validate(
+    {"profiles": {"pool": {"pools": ["x"]}}, "ejection": {"failures": 2}}
+)
 PROFILES = compile_profiles(ROUTER, BALANCERS)
 
 IDS = ("a", "b", "c", "d", "e")
@@ -225,5 +227,5 @@ class Selection(RuleBasedStateMachine):
 
 TestSelection = Selection.TestCase
 TestSelection.settings = settings(
-    max_examples=40, stateful_step_count=STEPS, deadline=None, print_blob=True
+    max_examples=EXAMPLES, stateful_step_count=100, deadline=None, print_blob=True
 )
