@@ -20,7 +20,6 @@ from llmgw.control.decide.checks import catalog_problems
 from llmgw.control.decide.lifecycle import SilenceLimits
 from llmgw.control.decide.snapshot import Engine, Limits, WeightFacts
 from llmgw.control.loops.intake import Intake
-from llmgw.control.loops.keeper import Keeper, NodeBook
 from llmgw.control.loops.leadership import LeadershipLoop
 from llmgw.control.loops.publisher import Publisher
 from llmgw.control.loops.reconciler import EventLog, Reconciler
@@ -65,14 +64,12 @@ class ControlPlane:
         sinks: Sequence[Sink] = (),
         usage: UsageSource | None = None,
         events: EventLog | None = None,
-        book: NodeBook | None = None,
         agent_version: str = "",
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """Wire it.
 
-        lease_store: None makes this server the only one, which always leads. book: where
-        known nodes outlive this server; None: nowhere. agent_version:
+        lease_store: None makes this server the only one, which always leads. agent_version:
         newest `MAJOR.MINOR` of agents that get work; "" accepts any.
         """
         self.settings = settings
@@ -131,7 +128,6 @@ class ControlPlane:
             clock=clock,
             jitter=jitter,
         )
-        self._keeper = Keeper(self._stores, book, clock) if book is not None else None
         self._intake = Intake(self._stores, clock)
         self.view = FleetView(self._stores, observer, self._reconciler, policy=policy, clock=clock)
 
@@ -151,8 +147,6 @@ class ControlPlane:
             await group.start(self._leadership.run)
             await group.start(self._reconciler.run)
             await group.start(self._publisher.run)
-            if self._keeper is not None:
-                await group.start(self._keeper.run)
             task_status.started(address)
 
     async def _run_dispatcher(self, *, task_status: TaskStatus[str]) -> None:
@@ -179,10 +173,8 @@ class ControlPlane:
 
     def know_nodes(self, intents: Sequence[NodeIntent]) -> None:
         """Take over what operators decided about nodes: at the start, and after each change."""
-        self._stores.inventory.know(intents, now=self._clock.monotonic())
-        for intent in intents:
-            if intent.fenced is not None:
-                self._vacate(intent.id)
+        for node in self._stores.inventory.know(intents, now=self._clock.monotonic()):
+            self._vacate(node)
         self._stores.wake.ring()
 
     def forget_node(self, node: NodeId) -> None:

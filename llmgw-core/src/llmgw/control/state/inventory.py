@@ -38,18 +38,6 @@ class NodeIntent(Protocol):
         ...
 
 
-class _Unfenced:
-    """An intent whose fence has done its work."""
-
-    fenced = None
-
-    def __init__(self, intent: NodeIntent) -> None:
-        self.id = intent.id
-        self.cordoned = intent.cordoned
-        self.draining = intent.draining
-        self.labels = intent.labels
-
-
 class Inventory:
     """Nodes by id. `revision` changes with whatever placement depends on."""
 
@@ -76,22 +64,30 @@ class Inventory:
         """Nobody becomes lost before `until`: this server may have been deaf itself."""
         self._grace_until = max(self._grace_until, until)
 
-    def know(self, intents: Iterable[NodeIntent], *, now: float) -> None:
-        """Take over operators' decisions; a node that has not registered is listed as silent."""
-        for known in intents:
-            self._intents[known.id] = known
-            self._unfenced.discard(known.id)
-            record = self._nodes.get(known.id)
-            if known.fenced:
-                self.expected.discard(known.id)
+    def know(self, intents: Iterable[NodeIntent], *, now: float) -> tuple[NodeId, ...]:
+        """Take over operators' decisions; a node that has not registered is listed as silent.
+
+        Returns the nodes that have just been fenced: nothing is believed to run there any more.
+        """
+        fenced: list[NodeId] = []
+        for intent in intents:
+            before = self._intents.get(intent.id)
+            self._intents[intent.id] = intent
+            if intent.fenced is not None:
+                self.expected.discard(intent.id)
+                if before is None or before.fenced != intent.fenced:
+                    self._unfenced.discard(intent.id)
+                    fenced.append(intent.id)
+            record = self._nodes.get(intent.id)
             if record is None:
-                if not known.fenced:
-                    self.expected.add(known.id)
+                if intent.fenced is None:
+                    self.expected.add(intent.id)
                 record = NodeRecord(
-                    id=known.id, state=NodeState.DISCONNECTED, since=now, last_seen=now
+                    id=intent.id, state=NodeState.DISCONNECTED, since=now, last_seen=now
                 )
-            self._nodes[known.id] = self._with_intent(record, now)
+            self._nodes[intent.id] = self._with_intent(record, now)
             self.revision += 1
+        return tuple(fenced)
 
     def forget(self, node: NodeId) -> None:
         """Drop a node that will not come back. If it does, it registers as a new one."""
@@ -199,20 +195,6 @@ class Inventory:
     def loads(self) -> dict[ShardId, EngineLoad]:
         """Return the newest load of each shard whose engine says it."""
         return {shard: load for loads in self._loads.values() for shard, load in loads.items()}
-
-    def unfenced(self) -> tuple[NodeId, ...]:
-        """Return nodes that were fenced and are back, for the store to note."""
-        return tuple(
-            node
-            for node in sorted(self._unfenced)
-            if (intent := self._intents.get(node)) is not None and intent.fenced is not None
-        )
-
-    def fence_is_over(self, node: NodeId) -> None:
-        """The store has noted it."""
-        self._unfenced.discard(node)
-        if (intent := self._intents.get(node)) is not None:
-            self._intents[node] = _Unfenced(intent)
 
     def _with_intent(self, record: NodeRecord, now: float) -> NodeRecord:
         intent = self._intents.get(record.id)
