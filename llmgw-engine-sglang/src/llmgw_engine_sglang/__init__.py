@@ -1,1 +1,1 @@
-"""See README.md of this distribution."""
+"""SGLang as an engine of llmgw: `plugin` is the door, `adapter` the house behind it."""

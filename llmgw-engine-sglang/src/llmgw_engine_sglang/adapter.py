@@ -1,0 +1,172 @@
+"""SGLang: one process tree per node of a replica; rank 0 serves."""
+
+from __future__ import annotations
+
+import re
+
+from llmgw.contracts.engine import (
+    Assignment,
+    EngineExit,
+    EngineTraits,
+    Launch,
+    MemoryReport,
+    Probe,
+)
+from llmgw.contracts.options import env_problems, option_problems
+from llmgw.domain.catalog import Profile
+from llmgw.domain.commands import ShardSpec
+from llmgw.domain.loads import EngineLoad
+from llmgw.domain.replicas import Failure
+from llmgw.errors import Problem
+from llmgw_engine_sglang.argv import PORTS, serve_argv
+from llmgw_engine_sglang.failures import explain_exit
+from llmgw_engine_sglang.load import parse_load
+from llmgw_engine_sglang.memory import read_memory
+from llmgw_engine_sglang.options import REFUSED, REFUSED_ENV, SglangOptions
+
+_KEY = "LLMGW_SGLANG_KEY"
+_ENV = ("SGLANG_", "NCCL_", "GLOO_", "UCX_", "OMP_", "TORCH_", "MC_")
+_WARM_UP_S = 1800.0  # kernels may be compiled at the first request
+_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+
+
+class SglangAdapter:
+    """Serves safetensors weights on GPUs of one or more nodes."""
+
+    name = "sglang"
+    # After SIGTERM it ends open requests without limit, but goes on taking new ones. A rank above
+    # 0 ignores the signal and leaves together with rank 0.
+    traits = EngineTraits(ports_per_shard=PORTS, drains_by_itself=True, runs_on_cpu=True)
+
+    def check(self, profile: Profile) -> tuple[Problem, ...]:
+        """Check options, environment, interpreter, and that the ranks come out even."""
+        return (
+            *option_problems(SglangOptions, profile.options, REFUSED),
+            *env_problems(profile.env, _ENV, REFUSED_ENV),
+            *_command_problems(profile),
+            *_rank_problems(profile),
+        )
+
+    def launch(self, assignment: Assignment) -> Launch:
+        """Launch one rank; those above 0 say that they are healthy long before rank 0 serves."""
+        spec = assignment.spec
+        options = _options(spec)
+        serves = spec.rank == self.traits.serves_on_rank
+        return Launch(
+            argv=serve_argv(assignment, options),
+            env=_env(assignment),
+            # Hugging Face's are left out of the way too: the weights are here, verified.
+            scrub_env=("SGLANG_", "SGL_", "HF_", "CUDA_VISIBLE_DEVICES", "NCCL_"),
+            secret_env=frozenset({_KEY}),
+            ready=Probe(path="/health") if serves else None,
+            warm_up=_warm_up(spec.served_names[0], options) if serves else (),
+            expect_models=spec.served_names[:1] if serves else (),
+        )
+
+    def read_load(self, page: str) -> EngineLoad:
+        return parse_load(page)
+
+    def explain_exit(self, end: EngineExit) -> Failure:
+        return explain_exit(end)
+
+    def read_memory(self, lines: tuple[str, ...]) -> MemoryReport | None:
+        return read_memory(lines)
+
+    def batch_size(self, spec: ShardSpec) -> int | None:
+        """Return `max_running_requests`; without it the device decides."""
+        return _options(spec).max_running_requests
+
+    def sleep_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
+        """Return (), for an engine that could not wake: only level 1, with weights kept in RAM.
+
+        From level 2 the weights would have to be loaded again by path, and the engine would
+        serve noise until then.
+        """
+        if level != 1 or not _options(spec).enable_weights_cpu_backup:
+            return ()
+        return (_order("/release_memory_occupation"),)
+
+    def wake_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
+        if not self.sleep_requests(spec, level):
+            return ()
+        return (_order("/resume_memory_occupation"),)
+
+
+def _options(spec: ShardSpec) -> SglangOptions:
+    return SglangOptions.model_validate(dict(spec.options))
+
+
+def _env(assignment: Assignment) -> dict[str, str]:
+    spec = assignment.spec
+    env = {
+        **spec.env,
+        _KEY: assignment.credential.reveal(),
+        "HF_HUB_OFFLINE": "1",
+        # Otherwise each check generates a token and takes a second. That the engine still
+        # computes is seen by its token counter.
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+        "CUDA_VISIBLE_DEVICES": ",".join(spec.devices),
+    }
+    if not spec.devices:
+        env["SGLANG_USE_CPU_ENGINE"] = "1"
+    if spec.world_size > 1:
+        env["SGLANG_HOST_IP"] = spec.peers[spec.rank].address
+    return env
+
+
+def _command_problems(profile: Profile) -> list[Problem]:
+    if not profile.command or _PYTHON.fullmatch(profile.command[-1]):
+        return []
+    return [
+        Problem(
+            path="command",
+            message="must be the Python of the environment that has sglang, since `sglang` itself "
+            "takes its key where every user of the node can read it, "
+            f"got {profile.command[-1]!r}",
+        )
+    ]
+
+
+def _rank_problems(profile: Profile) -> list[Problem]:
+    world, count = profile.parallel.world_size, profile.devices.count
+    problems = []
+    if count > 1 and world != count:
+        problems.append(
+            Problem(
+                path="parallel",
+                message=f"SGLang uses tensor x pipeline x data devices: must be {count}, got {world}",
+            )
+        )
+    if profile.nodes > 1 and profile.parallel.data > 1:
+        problems.append(
+            Problem(
+                path="parallel.data",
+                message="must be 1 over several nodes, with `options.attn_dp_size` for attention, "
+                f"got {profile.parallel.data}",
+            )
+        )
+    if profile.options.get("enable_memory_saver") and count == 0:
+        problems.append(Problem(path="options.enable_memory_saver", message="needs a device"))
+    return problems
+
+
+def _warm_up(model: str, options: SglangOptions) -> tuple[Probe, ...]:
+    if options.disaggregation_mode:
+        # Half a pair generates nothing by itself; the router's first request is the proof.
+        return (Probe(path="/v1/models"),)
+    if options.is_embedding:
+        return (_post("embeddings", model, input="Hi"),)
+    chat = _post(
+        "chat/completions", model, messages=[{"role": "user", "content": "Hi"}], max_tokens=1
+    )
+    return (chat, _post("completions", model, prompt="Hi", max_tokens=1))
+
+
+def _post(path: str, model: str, **body: object) -> Probe:
+    return Probe(
+        path=f"/v1/{path}", method="POST", body={"model": model, **body}, timeout_s=_WARM_UP_S
+    )
+
+
+def _order(path: str) -> Probe:
+    return Probe(path=path, method="POST", body={}, timeout_s=300.0)
