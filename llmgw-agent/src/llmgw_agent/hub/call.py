@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import anyio
@@ -62,7 +63,7 @@ class House:
 
 
 class SessionCall:
-    """One reader, one writer, one watchdog; the first of them to return ends the call.
+    """One reader, one writer, one watchdog; the first of them with a reason ends the call.
 
     Reads and writes have no limits of their own: cancelling one would end the whole call.
     """
@@ -77,29 +78,45 @@ class SessionCall:
         self._admitted = anyio.Event()
         self._interval_s = house.interval_s
         self._due = house.clock.monotonic() + _HELLO_LIMIT_S
-        self._is_writing = False
+        self._written = anyio.Event()
+        self._has_left = False
         self._log: Logger = log
 
     async def run(self) -> None:
         goodbye: Goodbye | None = None
         try:
             async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write)
+                async with anyio.create_task_group() as parts:
 
-                async def lead(part: Callable[[], Awaitable[Goodbye | None]]) -> None:
-                    nonlocal goodbye
-                    goodbye = await part()
-                    tasks.cancel_scope.cancel()
+                    async def lead(part: Callable[[], Awaitable[Goodbye | None]]) -> None:
+                        nonlocal goodbye
+                        goodbye = await part()
+                        parts.cancel_scope.cancel()
 
-                for part in (self._read, self._write, self._watch, self._wait_ended):
-                    tasks.start_soon(lead, part)
+                    for part in (self._read, self._watch, self._wait_ended):
+                        parts.start_soon(lead, part)
+                self._leave(goodbye)
+                # The writer ends by itself: a write that is cancelled leaves the call in a state
+                # in which gRPC cannot even send its end.
+                self._say_last(goodbye)
+                with anyio.move_on_after(_GOODBYE_LIMIT_S):
+                    await self._written.wait()
+                tasks.cancel_scope.cancel()
         finally:
             self._leave(goodbye)
-        if goodbye is not None and not self._is_writing:
-            # A cancelled write ends the call, which is all that is left to do with it.
-            with anyio.move_on_after(_GOODBYE_LIMIT_S):
-                await self._context.write(encode_down(goodbye)[0])
+
+    def _say_last(self, goodbye: Goodbye | None) -> None:
+        if goodbye is not None:
+            with suppress(LanesFull):
+                self._lanes.put_nowait(encode_down(goodbye))
+        self._lanes.close()
 
     def _leave(self, goodbye: Goodbye | None) -> None:
+        """Tell everybody that the session is over. The first call counts."""
+        if self._has_left:
+            return
+        self._has_left = True
         session = self._session
         if session is None:
             if goodbye is not None:
@@ -230,15 +247,15 @@ class SessionCall:
         self._due = self._house.clock.monotonic() + allowed_s
 
     async def _write(self) -> None:
-        while True:
-            for message in await self._lanes.get():
-                self._is_writing = True
+        while (messages := await self._lanes.get()) is not None:
+            for message in messages:
                 await self._context.write(message)
-                self._is_writing = False
+        self._written.set()
 
     async def _watch(self) -> Goodbye:
         clock = self._house.clock
-        while (wait_s := self._due - clock.monotonic()) > 0:
+        while (left_s := self._due - clock.monotonic()) > 0:
+            wait_s = min(left_s, self._interval_s)  # what is due may come nearer meanwhile
             woken_at = clock.monotonic() + wait_s
             await clock.sleep(wait_s)
             if clock.monotonic() - woken_at > self._interval_s / 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -82,6 +83,6 @@ def peer_ip(peer: str) -> str:
     kind, _, rest = peer.partition(":")
     if kind not in ("ipv4", "ipv6"):
         return "unix"
-    host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+    host = unquote(rest).rpartition(":")[0].strip("[]")
     # A dual-stack listener shows IPv4 peers as mapped addresses.
     return host.removeprefix("::ffff:") if "." in host else host

@@ -36,7 +36,7 @@ def listen(
     with suppress(OSError):
         _try_tcp(address)
     try:
-        port = server.add_secure_port(address.target, credentials)
+        port = server.add_secure_port(str(address), credentials)
     except RuntimeError:
         raise _unusable(address, "cannot be bound") from None
     return TcpAddress(address.host, port)
@@ -114,7 +114,7 @@ def _listen_unix(server: grpc.aio.Server, address: UnixAddress) -> UnixAddress:
     # From the first moment on: a mode set afterwards would leave a gap for other users.
     previous = os.umask(0o177)
     try:
-        server.add_insecure_port(address.target)
+        server.add_insecure_port(str(address))
     except RuntimeError:
         raise _unusable(address, "cannot be bound; is its folder writable?") from None
     finally:

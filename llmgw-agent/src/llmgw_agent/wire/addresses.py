@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from urllib.parse import quote
 
 # sockaddr_un.sun_path on Linux, its final NUL left out.
 _MAX_SOCKET_PATH = 107
@@ -17,14 +16,8 @@ class TcpAddress:
     host: str  #: IP without brackets (perhaps with a zone), or a name
     port: int
 
-    @property
-    def target(self) -> str:
-        """Return what gRPC dials or binds."""
-        if ":" not in self.host:
-            return f"{self.host}:{self.port}"
-        return f"ipv6:[{quote(self.host, safe=':')}]:{self.port}"
-
     def __str__(self) -> str:
+        """Return what people write, and gRPC dials or binds."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -34,13 +27,9 @@ class UnixAddress:
 
     path: str
 
-    @property
-    def target(self) -> str:
-        """Return what gRPC dials or binds."""
-        return f"unix:{self.path}"
-
     def __str__(self) -> str:
-        return self.target
+        """Return what people write, and gRPC dials or binds."""
+        return f"unix:{self.path}"
 
 
 ServerAddress = TcpAddress | UnixAddress

@@ -13,7 +13,7 @@ from llmgw_agent.wire.options import CHANNEL_OPTIONS
 def secure_channel(server: TcpAddress, credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
     """Return a channel that checks for the name which every server's certificate has."""
     return grpc.aio.secure_channel(
-        server.target,
+        str(server),
         credentials,
         options=(*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", SERVER_NAME)),
     )
@@ -21,4 +21,4 @@ def secure_channel(server: TcpAddress, credentials: grpc.ChannelCredentials) -> 
 
 def socket_channel(server: UnixAddress) -> grpc.aio.Channel:
     """Return a channel over a socket file, whose owner is the proof."""
-    return grpc.aio.insecure_channel(server.target, options=CHANNEL_OPTIONS)
+    return grpc.aio.insecure_channel(str(server), options=CHANNEL_OPTIONS)

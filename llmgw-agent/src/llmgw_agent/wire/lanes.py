@@ -23,6 +23,7 @@ class Lanes:
         self._reports: deque[tuple[bytes, ...]] = deque()
         self._filled = anyio.Event()
         self._room = anyio.Event()
+        self._is_closed = False
 
     def put_nowait(self, messages: tuple[bytes, ...]) -> None:
         """Queue a frame of control. Raises LanesFull."""
@@ -39,13 +40,20 @@ class Lanes:
         self._reports.append(messages)
         self._filled.set()
 
-    async def get(self) -> tuple[bytes, ...]:
-        """Return the next frame's messages. For one reader."""
+    def close(self) -> None:
+        """Let the reader end once it has everything."""
+        self._is_closed = True
+        self._filled.set()
+
+    async def get(self) -> tuple[bytes, ...] | None:
+        """Return the next frame's messages; None after the last of a closed queue. For one reader."""
         while True:
             if self._control:
                 return self._control.popleft()
             if self._reports:
                 self._room.set()
                 return self._reports.popleft()
+            if self._is_closed:
+                return None
             self._filled = anyio.Event()
             await self._filled.wait()

@@ -107,7 +107,15 @@ class NodeCredentials:
             certificate_chain=proof.public_bytes(Encoding.PEM),
         )
         async with secure_channel(server, credentials) as channel:
-            grant = await self._call(Stub(channel).join, server, key)
+            try:
+                grant = await self._call(Stub(channel).join, server, key)
+            except TransientError as error:
+                # The server was there a moment ago and TLS gives no reason: it trusts only the
+                # authorities of tokens that are still good.
+                raise TransientError(
+                    f"{server} broke off; most likely the join token is spent, expired or "
+                    f"revoked: make a new one with `llmgw ctl join-token create` ({error})"
+                ) from None
         self._keep(key, grant)
         log.info("joined the cluster", server=str(server), cluster_id=grant.cluster_id)
 

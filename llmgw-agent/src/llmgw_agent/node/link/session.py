@@ -208,9 +208,10 @@ class LinkSession:
             self._due = self._node.clock.monotonic() + allowed_s
 
     async def _write(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> Ended:
-        while True:
-            for message in await self._lanes.get():
+        while (messages := await self._lanes.get()) is not None:
+            for message in messages:
                 await call.write(message)
+        return Ended(reason="nothing is left to say")
 
     async def _report(self, subscription: Subscription) -> Ended:
         await self._started.wait()
@@ -237,10 +238,12 @@ class LinkSession:
 
     async def _watch(self) -> Ended:
         clock = self._node.clock
-        while (wait_s := self._due - clock.monotonic()) > 0:
+        while (left_s := self._due - clock.monotonic()) > 0:
+            step_s = self._interval_s or 1.0  # what is due may come nearer meanwhile
+            wait_s = min(left_s, step_s)
             woken_at = clock.monotonic() + wait_s
             await clock.sleep(wait_s)
-            if clock.monotonic() - woken_at > (self._interval_s or _WELCOME_LIMIT_S) / 2:
+            if clock.monotonic() - woken_at > step_s / 2:
                 # It was this agent that stood still; the server's replies may wait unread.
                 self._heard()
         if self._interval_s is None:
