@@ -37,7 +37,7 @@ def assignments(
             rank=rank,
             node=NodeId(f"node-{rank}"),
             address=f"127.0.0.{rank + 1}",
-            ports=tuple(range(20000 + 10 * rank, 20000 + 10 * rank + ports_per_shard)),
+            ports=tuple(range(20000 + 100 * rank, 20000 + 100 * rank + ports_per_shard)),
             devices=per_node,
         )
         for rank in range(of.nodes)
