@@ -80,6 +80,10 @@ class Line:
     def has_members(self) -> bool:
         return bool(self._members)
 
+    @property
+    def wants_load(self) -> bool:
+        return any(choice.profile.needs.engine_load for choice in self._choices.values())
+
     def take(
         self, members: tuple[EndpointState, ...], gone: Mapping[EndpointId, EndpointState]
     ) -> None:

@@ -101,7 +101,7 @@ class Reservation:
     def first_byte(self) -> None:
         """The engine has begun to answer: its prompt is computed."""
         if self._selector is not None:
-            self.state.tokens_in_flight -= self._tokens
+            self.state.prompt_done(self._tokens)
             self._tokens = 0
             if self.is_trial:
                 # A stream may go on for minutes; its first byte already proves the engine.
@@ -113,7 +113,7 @@ class Reservation:
         selector, self._selector = self._selector, None
         if selector is not None:
             self.state.in_flight -= 1
-            self.state.tokens_in_flight -= self._tokens
+            self.state.prompt_done(self._tokens)
             selector.ended(self, outcome)
 
 
@@ -244,6 +244,8 @@ class Selector:
             state.settle()
         state.in_flight += 1
         state.tokens_in_flight += tokens
+        if tokens > state.largest_prompt:
+            state.largest_prompt = tokens
         if not exclude:
             line.budget.count_request(now)
         return reservation
@@ -331,6 +333,12 @@ class Selector:
     def set_load(self, state: EndpointState, load: EngineLoad | None) -> None:
         """Take a reading of its metrics page; None: the page said nothing."""
         state.read(load, self._now())
+
+    def wants_load(self, state: EndpointState) -> bool:
+        """Say whether a balancer looks at what this endpoint's engine says of itself."""
+        return any(
+            line.wants_load for name in state.models if (line := self._lines.get(name)) is not None
+        )
 
     def restarted(self, state: EndpointState) -> None:
         """The process behind an endpoint is a new one, though nobody has said so: its caches are

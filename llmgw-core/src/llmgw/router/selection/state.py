@@ -54,6 +54,7 @@ class EndpointState:
         "in_flight",
         "is_answering",
         "is_stuck",
+        "largest_prompt",
         "last_end",
         "limit",
         "models",
@@ -68,6 +69,7 @@ class EndpointState:
         self.models: tuple[ModelName, ...] = ()  #: canonical names of the routes it is in
         self.in_flight = 0
         self.tokens_in_flight = 0
+        self.largest_prompt = 0  #: tokens, of those in `tokens_in_flight` or a little before
         self.share = endpoint.weight
         self.limit = 0  #: requests in flight below which it is chosen; 0 while it is left out
         self.failures = 0  #: in a row
@@ -96,6 +98,12 @@ class EndpointState:
         """Take a new reading; None: the page said nothing."""
         self._load = load
         self._load_at = now
+
+    def prompt_done(self, tokens: int) -> None:
+        """A prompt has been computed, or will not be."""
+        self.tokens_in_flight -= tokens
+        if not self.tokens_in_flight:
+            self.largest_prompt = 0
 
     @property
     def capacity(self) -> int:

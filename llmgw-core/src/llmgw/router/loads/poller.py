@@ -1,0 +1,254 @@
+"""Asks engines how they are, off the request path, and tells the selector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+import httpx
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskGroup, TaskStatus
+
+from llmgw.clock import Clock
+from llmgw.config.server import HealthChecks
+from llmgw.contracts.engine import EngineAdapter, MetricsUnreadable
+from llmgw.domain.endpoints import Endpoint
+from llmgw.domain.ids import EndpointId
+from llmgw.domain.loads import EngineLoad
+from llmgw.logs import get_logger
+from llmgw.router.loads.verdicts import Answers, Progress
+from llmgw.router.selection import EndpointState, Selector
+
+log = get_logger(__name__)
+
+_LOOK_S = 0.5
+"""How often new endpoints are looked for and what is due in the selector is done."""
+_PAGE_BYTES = 2 * 1024 * 1024
+"""An engine's page has about 100 KB; what is larger than this is not one."""
+_PAGE_LIMIT_S = 5.0
+_INLINE_BYTES = 256 * 1024
+"""Up to here a page is read on the loop, 1 ms for 100 KB: a thread would hold the GIL as long."""
+_LONGEST_PREFILL_S = 600.0
+
+
+def polling_client() -> httpx.AsyncClient:
+    """Return a client for engines: no proxy of the environment lies between us and them (C010)."""
+    return httpx.AsyncClient(
+        trust_env=False,
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        headers={"user-agent": "llmgw", "accept-encoding": "identity"},
+    )
+
+
+class _Watch:
+    """What is remembered between two looks at one endpoint."""
+
+    __slots__ = ("answers", "is_checking", "knows_load", "progress", "state")
+
+    def __init__(self, state: EndpointState, settings: HealthChecks) -> None:
+        self.state = state
+        self.answers = Answers(bad=settings.bad, good=settings.good)
+        self.progress = Progress()
+        self.is_checking = False
+        self.knows_load: bool | None = None  #: None: no page has been asked for yet
+
+
+class LoadPoller:
+    """One small task per endpoint, so that one that hangs delays no other (C025)."""
+
+    def __init__(
+        self,
+        selector: Selector,
+        adapters: Mapping[str, EngineAdapter],
+        settings: HealthChecks,
+        clock: Clock,
+        *,
+        client: httpx.AsyncClient | None = None,
+    ) -> None:
+        self._selector = selector
+        self._adapters = adapters
+        self._settings = settings
+        self._clock = clock
+        self._client = client
+        self._watches: dict[EndpointId, _Watch] = {}
+        self._suspects: set[EndpointId] = set()
+        self._suspected = anyio.Event()
+
+    def suspect(self, endpoint: EndpointId) -> None:
+        """Look at this endpoint now: a connection to it has just failed. Cheap, repeatable."""
+        self._suspects.add(endpoint)
+        self._suspected.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """Watch every endpoint of the table until cancelled."""
+        client = self._client or polling_client()
+        async with client, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._check_suspects, client)
+            task_status.started()
+            while True:
+                self._selector.advance(self._clock.monotonic())
+                self._watch_newcomers(client, tasks)
+                await self._clock.sleep(_LOOK_S)
+
+    def _watch_newcomers(self, client: httpx.AsyncClient, tasks: TaskGroup) -> None:
+        for state in self._selector.states():
+            watch = self._watches.get(state.endpoint.id)
+            if watch is None or watch.state is not state:
+                watch = self._watches[state.endpoint.id] = _Watch(state, self._settings)
+                tasks.start_soon(self._check_health_often, client, watch)
+                tasks.start_soon(self._read_load_often, client, watch)
+        for id_ in [id_ for id_, watch in self._watches.items() if not self._is_current(watch)]:
+            del self._watches[id_]
+
+    def _is_current(self, watch: _Watch) -> bool:
+        return self._selector.state(watch.state.endpoint.id) is watch.state
+
+    async def _check_suspects(self, client: httpx.AsyncClient) -> None:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await self._suspected.wait()
+                self._suspected = anyio.Event()
+                suspects, self._suspects = self._suspects, set()
+                for id_ in suspects:
+                    if (watch := self._watches.get(id_)) is not None:
+                        tasks.start_soon(self._check_health, client, watch)
+
+    # -- health ----------------------------------------------------------------------------
+
+    async def _check_health_often(self, client: httpx.AsyncClient, watch: _Watch) -> None:
+        while self._is_current(watch):
+            await self._check_health(client, watch)
+            await self._clock.sleep(self._settings.interval)
+
+    async def _check_health(self, client: httpx.AsyncClient, watch: _Watch) -> None:
+        endpoint = watch.state.endpoint
+        if endpoint.health_path is None or watch.is_checking:
+            return
+        watch.is_checking = True
+        was = watch.answers.is_answering
+        try:
+            reply = await client.get(
+                endpoint.url + endpoint.health_path,
+                headers=_headers(endpoint),
+                timeout=self._settings.timeout,
+            )
+            problem = None if reply.is_success else f"status {reply.status_code}"
+            is_answering = watch.answers.take(reply.is_success)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            problem = str(error) or type(error).__name__
+            refused = _is_refused(error)
+            is_answering = watch.answers.refused() if refused else watch.answers.take(False)
+        finally:
+            watch.is_checking = False
+        self._selector.set_answering(watch.state, is_answering)
+        if was and not is_answering:
+            log.warning("endpoint does not answer", endpoint=endpoint.id, problem=problem)
+        elif is_answering and not was:
+            log.info("endpoint answers again", endpoint=endpoint.id)
+
+    # -- load ------------------------------------------------------------------------------
+
+    async def _read_load_often(self, client: httpx.AsyncClient, watch: _Watch) -> None:
+        while self._is_current(watch):
+            adapter = self._adapters.get(watch.state.endpoint.engine)
+            if adapter is not None and watch.state.endpoint.metrics_path is not None:
+                await self._read_load(client, watch, adapter)
+            # Without a balancer that looks at it, a reading serves the watchdog only.
+            wanted = self._selector.wants_load(watch.state)
+            await self._clock.sleep(
+                self._settings.load_interval if wanted else self._settings.interval
+            )
+
+    async def _read_load(
+        self, client: httpx.AsyncClient, watch: _Watch, adapter: EngineAdapter
+    ) -> None:
+        load: EngineLoad | None = None
+        problem: str | None
+        try:
+            page = await self._page(client, watch.state.endpoint)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            # The last reading is used until it is too old: one slow page is no news.
+            self._note(watch, problem=str(error) or type(error).__name__)
+            return
+        except MetricsUnreadable as error:
+            problem = str(error)
+        else:
+            load, problem = await _read(adapter, page)
+        self._selector.set_load(watch.state, load)
+        self._note(watch, problem=problem)
+        if load is not None:
+            self._judge_progress(watch, load)
+
+    async def _page(self, client: httpx.AsyncClient, endpoint: Endpoint) -> str:
+        url = endpoint.url + (endpoint.metrics_path or "")
+        body = bytearray()
+        with anyio.fail_after(_PAGE_LIMIT_S):
+            async with client.stream(
+                "GET", url, headers=_headers(endpoint), timeout=_PAGE_LIMIT_S
+            ) as reply:
+                if not reply.is_success:
+                    raise MetricsUnreadable(f"status {reply.status_code}")
+                async for chunk in reply.aiter_raw():
+                    body += chunk
+                    if len(body) > _PAGE_BYTES:
+                        raise MetricsUnreadable(f"the page is larger than {_PAGE_BYTES} bytes")
+        return body.decode("utf-8", "replace")
+
+    def _judge_progress(self, watch: _Watch, load: EngineLoad) -> None:
+        state = watch.state
+        # A prompt that is being computed moves no counter until it is done.
+        prefill_s = min(_LONGEST_PREFILL_S, 10 + state.largest_prompt / 500)
+        patience_s = max(self._settings.stuck_after, prefill_s)
+        is_stuck = watch.progress.is_stuck(load, self._clock.monotonic(), patience_s=patience_s)
+        if watch.progress.has_restarted:
+            self._selector.restarted(state)
+        if is_stuck and not state.is_stuck:
+            log.warning(
+                "engine runs requests without progress; no new ones are sent there",
+                endpoint=state.endpoint.id,
+                running=load.running,
+                still_s=patience_s,
+            )
+        elif state.is_stuck and not is_stuck:
+            log.info("engine makes progress again", endpoint=state.endpoint.id)
+        self._selector.set_stuck(state, is_stuck)
+
+    def _note(self, watch: _Watch, *, problem: str | None) -> None:
+        """Say once that an engine's load cannot be known, and once that it can again."""
+        if problem is not None and watch.knows_load is not False:
+            log.warning(
+                "engine load unknown; own counts are used instead",
+                endpoint=watch.state.endpoint.id,
+                problem=problem,
+            )
+        elif problem is None and watch.knows_load is False:
+            log.info("engine load known again", endpoint=watch.state.endpoint.id)
+        watch.knows_load = problem is None
+
+
+async def _read(adapter: EngineAdapter, page: str) -> tuple[EngineLoad | None, str | None]:
+    """Return what the page says, or None and why it says nothing."""
+    try:
+        if len(page) > _INLINE_BYTES:
+            return await anyio.to_thread.run_sync(adapter.read_load, page), None
+        return adapter.read_load(page), None
+    except MetricsUnreadable as error:
+        return None, str(error)
+    except Exception as error:  # a plugin's bug must not end the watch
+        return None, f"adapter {adapter.name}: {type(error).__name__}: {error}"
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Say whether the address itself said that nobody listens: no name server, no network did."""
+    while error is not None:
+        if isinstance(error, ConnectionRefusedError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _headers(endpoint: Endpoint) -> dict[str, str]:
+    headers = dict(endpoint.headers)
+    if endpoint.credential is not None:
+        headers["authorization"] = f"Bearer {endpoint.credential.reveal()}"
+    return headers

@@ -1,0 +1,259 @@
+"""What the poller makes of engines that answer, fall silent, lie or hang."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from llmgw.config.server import HealthChecks, RouterSettings
+from llmgw.contracts.balancing import RoutedRequest
+from llmgw.contracts.engine import MetricsUnreadable
+from llmgw.domain.endpoints import Endpoint
+from llmgw.domain.ids import EndpointId, Epoch, ModelName
+from llmgw.domain.loads import EngineLoad
+from llmgw.domain.secret import Secret
+from llmgw.router.balancers import llmgw_balancers
+from llmgw.router.loads import LoadPoller
+from llmgw.router.loads.poller import polling_client
+from llmgw.router.selection import EndpointState, Reservation, Selector, compile_profiles
+from llmgw.router.selection.state import Condition
+from llmgw.router.table import Table
+from llmgw.testing.clock import FakeClock
+
+pytestmark = pytest.mark.anyio
+
+
+class Adapter:
+    """Reads `running waiting tokens`."""
+
+    name = "fake"
+
+    def read_load(self, page: str) -> EngineLoad:
+        if page.startswith("<html"):
+            raise MetricsUnreadable("no gauge of a fake engine")
+        if page == "crash":
+            raise ZeroDivisionError
+        running, waiting, tokens = page.split()
+        return EngineLoad(
+            running=int(running), waiting=int(waiting), generated_tokens=float(tokens)
+        )
+
+
+class Engines(httpx.AsyncBaseTransport):
+    """Every engine at once, by host: a health status (None: nobody listens) and a page."""
+
+    def __init__(self) -> None:
+        self.health: dict[str, int | None] = {}
+        self.pages: dict[str, str] = {}
+        self.asked: list[httpx.Request] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        host = request.url.host
+        if request.url.path == "/health":
+            status = self.health.get(host, 200)
+            if status is None:
+                raise httpx.ConnectError("refused") from ConnectionRefusedError()
+            if status == 0:
+                raise httpx.ReadTimeout("timed out")
+            return httpx.Response(status)
+        page = self.pages.get(host)
+        if page is None:
+            return httpx.Response(404)
+        return httpx.Response(200, stream=httpx.ByteStream(page.encode()))
+
+
+class Fleet:
+    """Endpoints `a` and `b`, watched."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.engines = Engines()
+        settings = RouterSettings(default_profile="load")
+        balancers = {factory.name: factory for factory in llmgw_balancers()}
+        self.selector = Selector(settings, compile_profiles(settings, balancers), self.clock)
+        self.poller = LoadPoller(
+            self.selector,
+            {"fake": Adapter()},  # type: ignore[dict-item]  # the poller calls read_load only
+            HealthChecks(),
+            self.clock,
+            client=httpx.AsyncClient(transport=self.engines),
+        )
+
+    def publish(self, *ids: str, **given: Any) -> None:
+        endpoints = [
+            Endpoint(
+                id=EndpointId(id_),
+                url=f"http://{id_}",
+                models=(ModelName("m"),),
+                engine="fake",
+                metrics_path="/metrics",
+                **given,
+            )
+            for id_ in ids
+        ]
+        self.table = Table.build(endpoints, (), Epoch(0))
+        self.selector.update(self.table)
+
+    def state(self, id_: str) -> EndpointState:
+        state = self.selector.state(EndpointId(id_))
+        assert state is not None
+        return state
+
+    def take(self, body_bytes: int = 0) -> Reservation:
+        route = self.table.find("m")
+        assert route is not None
+        got = self.selector.reserve(
+            route,
+            RoutedRequest(model="m", session_key=None, prompt=b"", body_bytes=body_bytes, seed=0.0),
+        )
+        assert isinstance(got, Reservation)
+        return got
+
+    async def wait(self, seconds: float) -> None:
+        """Let time pass in steps, so that each look ends before the next begins."""
+        while seconds > 0:
+            await self.clock.advance(min(0.5, seconds))
+            await anyio.wait_all_tasks_blocked()
+            seconds -= 0.5
+
+
+@asynccontextmanager
+async def watched(*ids: str, **given: Any) -> AsyncIterator[Fleet]:
+    fleet = Fleet()
+    fleet.publish(*ids, **given)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(fleet.poller.run)
+        yield fleet
+        tasks.cancel_scope.cancel()
+
+
+async def test_three_bad_checks_unroute_and_two_good_ones_route_again() -> None:
+    async with watched("a", "b") as fleet:
+        await fleet.wait(1)
+        fleet.engines.health["a"] = 503
+        await fleet.wait(10.5)
+        assert fleet.state("a").condition is not Condition.UNHEALTHY
+        await fleet.wait(5)
+        assert fleet.state("a").condition is Condition.UNHEALTHY
+        fleet.engines.health["a"] = 200
+        await fleet.wait(10)
+        assert fleet.state("a").condition is Condition.SLOW_START
+        assert fleet.state("b").condition is Condition.HEALTHY
+
+
+async def test_a_suspect_is_looked_at_at_once_and_a_refusal_is_believed() -> None:
+    async with watched("a", "b") as fleet:
+        await fleet.wait(1)
+        fleet.engines.health["a"] = None
+        fleet.poller.suspect(EndpointId("a"))
+        fleet.poller.suspect(EndpointId("unknown"))
+        await anyio.wait_all_tasks_blocked()
+        assert fleet.state("a").condition is Condition.UNHEALTHY
+
+
+async def test_a_suspect_that_is_only_slow_keeps_the_benefit_of_the_doubt() -> None:
+    async with watched("a", "b") as fleet:
+        await fleet.wait(1)
+        fleet.engines.health["a"] = 0
+        fleet.poller.suspect(EndpointId("a"))
+        await anyio.wait_all_tasks_blocked()
+        assert fleet.state("a").condition is Condition.HEALTHY
+
+
+async def test_readings_reach_the_state_and_grow_old() -> None:
+    async with watched("a") as fleet:
+        fleet.engines.pages["a"] = "2 7 100"
+        await fleet.wait(6)
+        load = fleet.state("a").engine_load
+        assert load is not None
+        assert (load.running, load.waiting) == (2, 7)
+        del fleet.engines.pages["a"]
+        await fleet.wait(6)
+        fleet.take()
+        assert fleet.state("a").engine_load is None
+
+
+@pytest.mark.parametrize("page", ["<html>", "crash", "x" * 3_000_000])
+async def test_a_page_that_means_nothing_is_no_data_and_no_illness(
+    page: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watched("a") as fleet:
+        fleet.engines.pages["a"] = page
+        with caplog.at_level(logging.WARNING):
+            await fleet.wait(30)
+        assert fleet.state("a").engine_load is None
+        assert fleet.state("a").condition is Condition.HEALTHY
+        said = [record for record in caplog.records if "load unknown" in record.getMessage()]
+        assert len(said) == 1, "one warning, not one per look"
+
+
+async def test_pages_are_read_often_only_for_a_balancer_that_looks_at_them() -> None:
+    async with watched("a") as fleet:
+        fleet.engines.pages["a"] = "0 0 0"
+
+        def looks() -> int:
+            return sum(request.url.path == "/metrics" for request in fleet.engines.asked)
+
+        await fleet.wait(20)
+        seldom = looks()
+        fleet.take()
+        await fleet.wait(20)
+        assert seldom <= 5
+        assert looks() - seldom >= 15
+
+
+async def test_an_engine_that_makes_no_progress_is_unrouted_until_it_does() -> None:
+    async with watched("a", "b") as fleet:
+        fleet.take()
+        fleet.engines.pages.update(a="1 0 50", b="1 0 50")
+        for tokens in range(66):
+            fleet.engines.pages["b"] = f"1 0 {tokens}"
+            await fleet.wait(1)
+        assert fleet.state("a").condition is Condition.STUCK
+        assert fleet.state("b").condition is Condition.HEALTHY
+        fleet.engines.pages["a"] = "1 0 51"
+        await fleet.wait(6)
+        assert fleet.state("a").condition is Condition.SLOW_START
+
+
+async def test_a_long_prompt_that_is_being_computed_is_progress() -> None:
+    async with watched("a") as fleet:
+        held = fleet.take(body_bytes=4 * 60_000)
+        fleet.engines.pages["a"] = "1 0 50"
+        await fleet.wait(125)
+        assert fleet.state("a").condition is Condition.HEALTHY
+        held.first_byte()
+        await fleet.wait(7)
+        assert fleet.state("a").condition is Condition.STUCK
+
+
+async def test_a_new_table_ends_the_watch_over_what_left() -> None:
+    async with watched("a", "b") as fleet:
+        await fleet.wait(1)
+        fleet.publish("b", incarnation="2")
+        await fleet.wait(6)
+        fleet.engines.asked.clear()
+        await fleet.wait(12)
+        assert {request.url.host for request in fleet.engines.asked} == {"b"}
+
+
+async def test_engines_are_asked_with_their_key_and_headers() -> None:
+    async with watched("a", credential=Secret("k3y"), headers={"x-team": "one"}) as fleet:
+        await fleet.wait(1)
+        for request in fleet.engines.asked:
+            assert request.headers["authorization"] == "Bearer k3y"
+            assert request.headers["x-team"] == "one"
+
+
+async def test_the_environments_proxy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with polling_client() as client:
+        assert not client._mounts
