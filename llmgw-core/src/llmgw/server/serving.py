@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ class HttpListener:
         app: Any,
         listener: socket.socket,
         *,
-        protocol: type[asyncio.Protocol] | None = None,
+        protocol: Callable[..., asyncio.Protocol] | None = None,
         tls: TlsSettings | None = None,
         drain_limit_s: float,
     ) -> None:
@@ -37,7 +37,8 @@ class HttpListener:
             uvicorn.Config(
                 app,
                 # h11 reads a smuggled second request and folded headers; httptools does not.
-                http=protocol or "httptools",
+                # uvicorn only ever calls it, so a partial does as well as a class.
+                http=protocol or "httptools",  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from llmgw.config.server import StaticEndpoint
 from llmgw.contracts.engine import EngineAdapter
@@ -37,7 +37,7 @@ class EndpointsOfBoth:
 
 
 def static_endpoints(
-    settings: Iterable[StaticEndpoint], engines: dict[str, EngineAdapter]
+    settings: Iterable[StaticEndpoint], engines: Mapping[str, EngineAdapter]
 ) -> tuple[Endpoint, ...]:
     """Return configured endpoints as routers see them, with what their engine's adapter knows.
 
@@ -46,7 +46,7 @@ def static_endpoints(
     return tuple(_endpoint(index, one, engines) for index, one in enumerate(settings))
 
 
-def _endpoint(index: int, said: StaticEndpoint, engines: dict[str, EngineAdapter]) -> Endpoint:
+def _endpoint(index: int, said: StaticEndpoint, engines: Mapping[str, EngineAdapter]) -> Endpoint:
     adapter = engines.get(said.engine)
     traits = adapter.traits if adapter else None
     return Endpoint(
