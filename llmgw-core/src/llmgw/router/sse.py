@@ -132,9 +132,8 @@ def find_error(block: bytes) -> bytes | None:
 
 
 class _ErrorProbe(msgspec.Struct):
-    error: msgspec.Raw | None = None
-    choices: msgspec.Raw | None = None
-    type: str | None = None
+    error: msgspec.Raw = msgspec.Raw()
+    choices: msgspec.Raw = msgspec.Raw()
 
 
 _error_decoder = msgspec.json.Decoder(_ErrorProbe)
@@ -145,9 +144,8 @@ def _is_error(data: bytes) -> bool:
         probe = _error_decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):
         return False
-    # The responses API has `"error": null` inside its objects, never at the top; its own
-    # error event is `{"type": "error", "message": …}`.
-    return probe.error is not None and bytes(probe.error) != b"null" and probe.choices is None
+    # Objects of the responses API hold `"error": null`; a chunk with choices is an answer.
+    return bytes(probe.error) not in (b"", b"null") and not bytes(probe.choices)
 
 
 def read_usage(text: bytes) -> Usage | None:

@@ -25,11 +25,11 @@ class _Fields(msgspec.Struct):
     stream: Any = msgspec.UNSET
     stream_options: Any = msgspec.UNSET
     user: Any = None
-    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    prompt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    query: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    text_1: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    query: msgspec.Raw = msgspec.Raw()
+    text_1: msgspec.Raw = msgspec.Raw()
 
 
 _decoder = msgspec.json.Decoder(_Fields)
@@ -61,9 +61,9 @@ class BodyFields:
     def prompt(self, names: tuple[str, ...], limit: int) -> bytes:
         """Return the start of the first of these fields that is there, as the client wrote it."""
         for name in names:
-            raw = getattr(self._fields, name)
-            if raw is not msgspec.UNSET:
-                return bytes(memoryview(raw)[:limit])
+            raw = memoryview(getattr(self._fields, name))
+            if raw:
+                return bytes(raw[:limit])
         return b""
 
 
@@ -128,8 +128,8 @@ def _without_prompt(body: bytes | bytearray, fields: _Fields) -> bytes | bytearr
     in the body is still searched.
     """
     for name in ("messages", "input", "prompt"):
-        raw = getattr(fields, name)
-        if raw is msgspec.UNSET or len(memoryview(raw)) < _LARGE // 2:
+        raw = memoryview(getattr(fields, name))
+        if len(raw) < _LARGE // 2:
             continue
         value = bytes(raw)
         key = body.find(b'"%b"' % name.encode())

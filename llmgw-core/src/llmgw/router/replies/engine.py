@@ -40,7 +40,7 @@ class _Fields(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw()
     detail: object = None
     message: object = None
     type: object = None
@@ -98,12 +98,11 @@ def _read(status: int, body: bytes) -> EngineError:
 
 
 def _inner(body: _Body) -> _Fields:
-    if body.error is not None:
-        raw = bytes(body.error)
-        if raw.startswith(b"{"):
-            return msgspec.json.decode(raw, type=_Fields)
-        if raw.startswith(b'"'):
-            return _Fields(message=msgspec.json.decode(raw, type=str), code=body.code)
+    raw = bytes(body.error)
+    if raw.startswith(b"{"):
+        return msgspec.json.decode(raw, type=_Fields)
+    if raw.startswith(b'"'):
+        return _Fields(message=msgspec.json.decode(raw, type=str), code=body.code)
     if isinstance(body.detail, str):
         return _Fields(message=body.detail)
     if body.detail is not None:
