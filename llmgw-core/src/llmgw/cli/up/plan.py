@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmgw.domain.catalog import Model
 from llmgw.domain.ids import model_name_problem, slug
 from llmgw.errors import ConfigError, Problem
 
@@ -46,7 +47,6 @@ def plan_up(what: Path | None, *, state_dir: Path, listen: str, admin_listen: st
     """
     socket = f"unix:{state_dir / 'agents.sock'}"
     content: Mapping[str, Any] | None = None
-    root: tuple[str, ...] = ()
     config = state_dir / "up.yaml"
     if what is None:
         content = {"models": [_demo_model()]}
@@ -54,7 +54,6 @@ def plan_up(what: Path | None, *, state_dir: Path, listen: str, admin_listen: st
         config = what
     elif what.suffix == ".gguf":
         content = {"models": [_own_model(what)]}
-        root = ("--weights-root", str(what.parent))
     else:
         message = "must be a .gguf file, or a catalog in a .yaml or .toml file"
         raise ConfigError(str(what), [Problem(path="", message=message)])
@@ -72,9 +71,23 @@ def plan_up(what: Path | None, *, state_dir: Path, listen: str, admin_listen: st
             *("--node-id", "local"),
             *("--state-dir", str(state_dir / "agent")),
             "--stop-engines",
-            *root,
         ),
     )
+
+
+def weight_roots(models: Iterable[Model]) -> tuple[str, ...]:
+    """Return the agent's options that open the folders which the models' `path:` weights lie in.
+
+    Elsewhere an agent's own operator says what a catalog may name; here both are one person.
+    """
+    places = (
+        Path(profile.weights.removeprefix("path:"))
+        for model in models
+        for profile in model.profiles
+        if profile.weights.startswith("path:")
+    )
+    folders = dict.fromkeys(str(place.parent) for place in places)
+    return tuple(part for folder in folders for part in ("--weights-root", folder))
 
 
 def _demo_model() -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ import yaml
 
 from llmgw import logs
 from llmgw.cli.up.children import Child, ChildEnded
-from llmgw.cli.up.plan import UpPlan, plan_up
+from llmgw.cli.up.plan import UpPlan, plan_up, weight_roots
 from llmgw.cli.up.question import QUESTION, ask
 from llmgw.cli.up.show import Display, how_to_use, timings
 from llmgw.cli.up.watch import Progress, Watcher
@@ -58,9 +58,11 @@ def run_up(
         if plan.content is not None:
             plan.config.write_text(yaml.safe_dump(dict(plan.content), sort_keys=False))
         # The server would refuse a wrong file as well, but into a log that nobody has open.
-        load_server(plan.config, os.environ, plan.flags, installed=load_registry().installed)
+        installed = load_registry().installed
+        loaded = load_server(plan.config, os.environ, plan.flags, installed=installed)
+        roots = weight_roots(loaded.settings.models)
         try:
-            return anyio.run(_Up(plan, state, once=once).run)
+            return anyio.run(_Up(plan, state, once=once, roots=roots).run)
         except BaseExceptionGroup as group:
             ended = group.subgroup(ChildEnded)
             if ended is None:
@@ -71,7 +73,7 @@ def run_up(
 class _Up:
     """The processes, and what this terminal shows of them."""
 
-    def __init__(self, plan: UpPlan, state: Path, *, once: bool) -> None:
+    def __init__(self, plan: UpPlan, state: Path, *, once: bool, roots: Sequence[str]) -> None:
         log_dir = state / "log"
         self._plan = plan
         self._state = state
@@ -79,7 +81,7 @@ class _Up:
         self._started = time.monotonic()
         self._stages: dict[str, float] = {}
         self._server = Child("server", ["server", *plan.server], log_dir / "server.log")
-        self._agent = Child("agent", ["agent", *plan.agent], log_dir / "agent.log")
+        self._agent = Child("agent", ["agent", *plan.agent, *roots], log_dir / "agent.log")
         self._base_url = f"http://{plan.flags['listen']}"
         self._admin_url = f"http://{plan.flags['admin_listen']}"
         self._stop = anyio.Event()
