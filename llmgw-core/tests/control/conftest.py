@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -118,8 +118,8 @@ class Site:
 
 
 @pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    yield FakeClock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture

@@ -80,7 +80,9 @@ class ControlPlane:
         policy = policies[settings.placement_policy]
         now = clock.monotonic()
         self._stores = Stores(
-            inventory=Inventory(limits=_silence_limits(settings), now=now),
+            inventory=Inventory(
+                limits=_silence_limits(settings), drain_limit_s=settings.drain_limit, now=now
+            ),
             replicas=Replicas(),
             desired=Desired(),
             leadership=Leadership(),
@@ -173,7 +175,9 @@ class ControlPlane:
 
     def know_nodes(self, intents: Sequence[NodeIntent]) -> None:
         """Take over what operators decided about nodes: at the start, and after each change."""
-        for node in self._stores.inventory.know(intents, now=self._clock.monotonic()):
+        for node in self._stores.inventory.know(
+            intents, now=self._clock.monotonic(), wall=self._clock.wall()
+        ):
             self._vacate(node)
         self._stores.wake.ring()
 

@@ -64,7 +64,7 @@ class Accounts:
         for replica in snapshot.replicas:
             if holds_room(replica):
                 for node, spec in replica.shards:
-                    self._take(node, spec)
+                    self.take(node, spec)
 
     def book(self, node: NodeId, spec: ShardSpec) -> None:
         """Give the shard its devices and ports. Raises DoubleBooking if one is taken."""
@@ -74,7 +74,7 @@ class Accounts:
         taken = self.used_ports.setdefault(account.record.machine, set())
         if twice := taken & set(spec.ports):
             raise DoubleBooking(f"ports {sorted(twice)} of {node} for {spec.id}")
-        self._take(node, spec)
+        self.take(node, spec)
 
     def release(self, node: NodeId, spec: ShardSpec) -> None:
         """Give back what the shard holds: for asking what would fit if it were gone."""
@@ -107,7 +107,8 @@ class Accounts:
             port += 1
         return tuple(found)
 
-    def _take(self, node: NodeId, spec: ShardSpec) -> None:
+    def take(self, node: NodeId, spec: ShardSpec) -> None:
+        """Note what a shard that exists already holds."""
         account = self.nodes.get(node)
         if account is None:
             return  # not registered with this server: its devices are nobody's to give

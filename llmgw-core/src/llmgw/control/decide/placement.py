@@ -89,11 +89,21 @@ class Placer:
         self.accounts.book(node, spec)
         self.index.update(node, spec)
 
+    def restore(self, node: NodeId, spec: ShardSpec) -> None:
+        """Undo `release`."""
+        self.accounts.take(node, spec)
+        if node in self.accounts.nodes:
+            self.index.update(node, spec)
+
     def release(self, node: NodeId, spec: ShardSpec) -> None:
         """Give its room back."""
         self.accounts.release(node, spec)
         if node in self.accounts.nodes:
             self.index.update(node, spec)
+
+    def can_place(self, need: Need) -> bool:
+        """Return whether one replica of the profile has a place now."""
+        return bool(self._candidates(need))
 
     def explain(self, need: Need, *, spelt_out: int | None = None) -> Refusal:
         """Return why the profile has no place now, per node, the nearest first.

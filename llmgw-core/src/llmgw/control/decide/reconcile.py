@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.control.decide.backoff import backoff_s
 from llmgw.control.decide.codes import RefusalCode as Code
+from llmgw.control.decide.eviction import propose_eviction, rank_of
 from llmgw.control.decide.leaving import leave
 from llmgw.control.decide.placement import Placer, place_model
 from llmgw.control.decide.roles import (
@@ -28,7 +29,7 @@ from llmgw.control.decide.snapshot import (
 )
 from llmgw.control.decide.targets import is_stale, is_wanted, target_of
 from llmgw.domain.catalog import Model, Profile
-from llmgw.domain.ids import ModelName, NodeId, replica_id
+from llmgw.domain.ids import ModelName, NodeId, ReplicaId, replica_id
 from llmgw.domain.plans import Action, Plan, Refusal, StartReplica
 from llmgw.domain.replicas import FailureCause, ReplicaState
 
@@ -73,6 +74,7 @@ class _Pass:
         self.fulfilled: set[ModelName] = set()
         self.victims: dict[str, ModelName] = {}
         self.number = snapshot.next_number
+        self._going: set[ReplicaId] = set()
         self._placer: Placer | None = None
 
     @property
@@ -86,7 +88,7 @@ class _Pass:
         by_model: defaultdict[ModelName, list[ReplicaRecord]] = defaultdict(list)
         for record in self.snapshot.replicas:
             by_model[record.replica.model].append(record)
-        for model in sorted(self.snapshot.models, key=_urgency):
+        for model in sorted(self.snapshot.models, key=self._urgency):
             self._model(model, by_model.pop(model.name, []))
         for records in by_model.values():
             for record in records:
@@ -126,6 +128,7 @@ class _Pass:
         elif surplus < 0:
             self._start(model, roles, -surplus, target.because)
         self._retire(roles, target.count)
+        self._evacuate(roles)
 
     def _start(self, model: Model, roles: Roles, missing: int, because: str) -> None:
         if (refusal := self._failed_rollout(model, roles)) is not None:
@@ -147,7 +150,8 @@ class _Pass:
             name = replica_id(model.name, self.snapshot.term, self.number)
             answer = place_model(self.placer, model, _in_turn(model, counts), name)
             if isinstance(answer, Refusal):
-                self._make_room(roles)
+                if not self._make_room(model, roles):
+                    self._evict(model, roles)
                 self.unplaced.append(answer)
                 self._remember(model, answer)
                 return
@@ -163,18 +167,59 @@ class _Pass:
                 )
             )
 
-    def _make_room(self, roles: Roles) -> None:
-        """No room beside the old version: let one of it go first, never more than one at a time."""
+    def _make_room(self, model: Model, roles: Roles) -> bool:
+        """No room beside the old version: let one of it go first, never more than one at a time.
+
+        Those that are old only because their node is being emptied would make none.
+        """
         coming = any(not is_serving(item) for item in roles.fresh)
-        if roles.old and not coming and not roles.leaving:
-            self._leave(min(roles.old, key=self._worth), "makes room for its replacement")
+        former = [item for item in roles.old if self.snapshot.profile_of(model, item) is None]
+        if not former or coming or roles.leaving:
+            return bool(former)
+        self._leave(min(former, key=self._worth), "makes room for its replacement")
+        return True
+
+    def _evict(self, model: Model, roles: Roles) -> None:
+        """Nothing of the model runs: put others to sleep for it, if there are any that may."""
+        if (
+            roles.fresh
+            or roles.old
+            or any(
+                record.order is not None and record.order.victim_for == model.name
+                for record in self.snapshot.replicas
+            )
+        ):
+            return  # it serves, or its room is being made already
+        eviction = propose_eviction(self.placer, model, spared=frozenset(self.victims))
+        if eviction is None:
+            return
+        for record in eviction.victims:
+            self.victims[record.id] = model.name
+            self._leave(record, f"makes room for {model.name}")
+
+    def _evacuate(self, roles: Roles) -> None:
+        """Let go what is still on a node that should have been empty by now."""
+        for record in roles.old:
+            ends = [
+                node.drain_ends
+                for name in record.nodes
+                if (node := self.snapshot.nodes.get(name)) is not None and node.draining
+            ]
+            if not ends:
+                continue
+            if (left_s := min(ends) - self.snapshot.now) > 0:
+                self.waits.append(left_s)
+            else:
+                self._leave(record, "its node is being emptied, and no room was found in time")
 
     def _retire(self, roles: Roles, target: int) -> None:
         """Let old ones go that are not needed any more to serve `target` times."""
         serving = sum(is_serving(item) for item in (*roles.fresh, *roles.old))
-        going = {action.replica for action in self.actions if not isinstance(action, StartReplica)}
         for record in sorted(roles.old, key=self._worth):
-            if record.id in going:
+            if record.id in self._going:
+                serving -= is_serving(record)
+        for record in sorted(roles.old, key=self._worth):
+            if record.id in self._going:
                 continue
             if is_serving(record):
                 if serving <= target:
@@ -221,6 +266,9 @@ class _Pass:
             if item.until > self.snapshot.now
         ]
         pause_s = min([pause_s, *ends])
+        if is_wanted(self.snapshot, model):
+            # Who may be put to sleep for it changes with time alone.
+            pause_s = min(pause_s, limits.base_backoff)
         self.setbacks[model.name] = Setback(
             until=self.snapshot.now + pause_s,
             count=count,
@@ -282,11 +330,19 @@ class _Pass:
             self.fulfilled.add(model.name)
 
     def _leave(self, record: ReplicaRecord, because: str) -> None:
+        if record.id in self._going:
+            return
+        self._going.add(record.id)
         step = leave(self.snapshot, record, because)
         if step.action is not None:
             self.actions.append(step.action)
         if step.recheck_after_s is not None:
             self.waits.append(step.recheck_after_s)
+
+    def _urgency(self, model: Model) -> tuple[int, float, ModelName]:
+        """Order models by importance; among equals whoever has waited longest gets room first."""
+        wanted = self.snapshot.wanted.get(model.name)
+        return (-rank_of(model), wanted.since if wanted else float("inf"), model.name)
 
     def _worth(self, record: ReplicaRecord) -> tuple[bool, bool, int, float, str]:
         """Order replicas by how little is lost with them.
@@ -305,10 +361,6 @@ class _Pass:
             -record.replica.since,
             record.id,
         )
-
-
-def _urgency(model: Model) -> tuple[int, ModelName]:
-    return (-max((profile.priority for profile in model.profiles), default=0), model.name)
 
 
 def _count_by_profile(records: Sequence[ReplicaRecord]) -> defaultdict[str, int]:

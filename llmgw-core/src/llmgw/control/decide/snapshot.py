@@ -39,6 +39,7 @@ class NodeRecord:
     inventory: NodeInventory | None = None  #: None: known from the store, not back yet
     cordoned: bool = False
     draining: bool = False  #: an operator wants it empty; implies `cordoned`
+    drain_ends: float = 0.0  #: when what is still there while draining is stopped
     because: str = ""  #: the operator's words for cordon, drain or fence
 
     @property

@@ -30,6 +30,11 @@ class NodeIntent(Protocol):
     def draining(self) -> str | None: ...
 
     @property
+    def drain_until(self) -> float | None:
+        """Unix seconds after which draining replicas are stopped; None: the usual limit."""
+        ...
+
+    @property
     def fenced(self) -> str | None: ...
 
     @property
@@ -41,13 +46,15 @@ class NodeIntent(Protocol):
 class Inventory:
     """Nodes by id. `revision` changes with whatever placement depends on."""
 
-    def __init__(self, *, limits: SilenceLimits, now: float) -> None:
+    def __init__(self, *, limits: SilenceLimits, drain_limit_s: float, now: float) -> None:
         self.revision = 0
         self.began = now
         self.first_registration: float | None = None
         self.braked = False
         self.expected: set[NodeId] = set()  #: known from before this server, so worth waiting for
         self._limits = limits
+        self._drain_limit_s = drain_limit_s
+        self._drain_ends: dict[NodeId, float] = {}
         self._grace_until = now
         self._last_lost_at: float | None = None
         self._nodes: dict[NodeId, NodeRecord] = {}
@@ -64,7 +71,7 @@ class Inventory:
         """Nobody becomes lost before `until`: this server may have been deaf itself."""
         self._grace_until = max(self._grace_until, until)
 
-    def know(self, intents: Iterable[NodeIntent], *, now: float) -> tuple[NodeId, ...]:
+    def know(self, intents: Iterable[NodeIntent], *, now: float, wall: float) -> tuple[NodeId, ...]:
         """Take over operators' decisions; a node that has not registered is listed as silent.
 
         Returns the nodes that have just been fenced: nothing is believed to run there any more.
@@ -73,6 +80,12 @@ class Inventory:
         for intent in intents:
             before = self._intents.get(intent.id)
             self._intents[intent.id] = intent
+            if intent.draining is None:
+                self._drain_ends.pop(intent.id, None)
+            elif intent.drain_until is not None:
+                self._drain_ends[intent.id] = now + intent.drain_until - wall
+            else:
+                self._drain_ends.setdefault(intent.id, now + self._drain_limit_s)
             if intent.fenced is not None:
                 self.expected.discard(intent.id)
                 if before is None or before.fenced != intent.fenced:
@@ -215,6 +228,7 @@ class Inventory:
             inventory=inventory,
             cordoned=intent.cordoned is not None or intent.draining is not None,
             draining=intent.draining is not None,
+            drain_ends=self._drain_ends.get(record.id, 0.0),
             because=next((reason for reason in reasons if reason), ""),
         )
 

@@ -25,6 +25,8 @@ from llmgw.domain.replicas import (
 )
 from llmgw.domain.reports import Registration, Rejection, ShardReport
 
+#: Ready for this long, and earlier failures do not count any more.
+FORGIVEN_AFTER_S = 600.0
 _CAUSES = {
     "device_busy": FailureCause.DEVICE_BUSY,
     "port_in_use": FailureCause.PORT_IN_USE,
@@ -40,6 +42,8 @@ class _Track:
     state: ReplicaState
     since: float
     first_ready: float | None
+    restarts: int
+    forgiven: int  #: restarts before it was last ready for long, or before it was known
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,8 @@ class Replicas:
             nodes=[node for node, _ in in_order],
             leaving=order is not None and order.intent is not Intent.RUN,
         )
-        track = self._follow(replica, state, now)
+        restarts = sum(shard.restarts for shard in shards.values())
+        track = self._follow(replica, state, restarts, now)
         epochs = [report.epoch for report in reports.values()]
         return ReplicaRecord(
             replica=Replica(
@@ -186,20 +191,28 @@ class Replicas:
                 shard_count=spec.world_size,
                 since=track.since,
                 first_ready=track.first_ready,
-                failures=max((_failures(shard) for shard in shards.values()), default=0),
+                failures=max(0, restarts - track.forgiven),
             ),
             shards=tuple(in_order),
             reports=reports,
             order=order,
         )
 
-    def _follow(self, replica: ReplicaId, state: ReplicaState, now: float) -> _Track:
-        track = self._tracks.get(replica)
-        if track is None or track.state is not state:
-            first_ready = track.first_ready if track else None
-            if first_ready is None and state is ReplicaState.READY:
-                first_ready = now
-            track = self._tracks[replica] = _Track(state, now, first_ready)
+    def _follow(self, replica: ReplicaId, state: ReplicaState, restarts: int, now: float) -> _Track:
+        before = self._tracks.get(replica)
+        ready = state is ReplicaState.READY
+        if before is None:
+            forgiven = restarts if ready else 0
+            track = _Track(state, now, now if ready else None, restarts, forgiven)
+        else:
+            was_long_ready = (
+                before.state is ReplicaState.READY and now - before.since >= FORGIVEN_AFTER_S
+            )
+            first_ready = now if ready and before.first_ready is None else before.first_ready
+            since = before.since if before.state is state else now
+            forgiven = before.restarts if was_long_ready else before.forgiven
+            track = _Track(state, since, first_ready, restarts, forgiven)
+        self._tracks[replica] = track
         return track
 
     def _remove(self, node: NodeId, shard: ShardId) -> None:
@@ -212,14 +225,6 @@ class Replicas:
             del self._shards[replica]
         self._versions[replica] += 1
         self.revision += 1
-
-
-def _failures(shard: Shard) -> int:
-    """Return how often the shard failed in its present crash loop."""
-    if shard.failure is None:
-        return 0
-    down = shard.state in (ShardState.BACKOFF, ShardState.FAILED)
-    return shard.restarts + (1 if down else 0)
 
 
 def _refused_shard(node: NodeId, spec: ShardSpec, failure: Failure) -> Shard:
