@@ -4,6 +4,7 @@ What runs is not here: nodes report it. One small repository per table; everythi
 one thread with a deadline (`database`), and SQL stays inside this room.
 """
 
+from llmgw.store.following import Follower, Listeners
 from llmgw.store.store import Store, open_store
 
-__all__ = ["Store", "open_store"]
+__all__ = ["Follower", "Listeners", "Store", "open_store"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -13,6 +15,10 @@ from llmgw.store.schema import events
 
 SYSTEM = "llmgw"
 """`who` of events that no person caused."""
+
+_SUBJECTS = ("model", "node", "replica")
+# An hour of a busy fleet; a store that is away for longer costs the oldest events, no memory.
+_MOST_WAITING = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,37 @@ class EventRepository:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._waiting: deque[tuple[float, str, Mapping[str, str]]] = deque(maxlen=_MOST_WAITING)
+
+    def record(self, event: str, fields: Mapping[str, str]) -> None:
+        """Note what the control plane did, to be stored by the next `flush`. Never waits.
+
+        event: as in the log, lower-case words. fields: the first of `model`, `node` and `replica`
+        that is there is the subject.
+        """
+        self._waiting.append((self._clock.wall(), event, dict(fields)))
+
+    def flush(self) -> None:
+        """Store what was recorded; keep it if the store is away."""
+        waiting = list(self._waiting)
+        rows = [
+            {
+                "at": at,
+                "who": SYSTEM,
+                "kind": event.replace(" ", "_")[:64],
+                "subject": next(
+                    (f"{word} {fields[word]}" for word in _SUBJECTS if word in fields), SYSTEM
+                ),
+                "message": " ".join(f"{name}={value}" for name, value in fields.items()),
+            }
+            for at, event, fields in waiting
+        ]
+        if rows:
+            self._database.write(lambda connection: connection.execute(events.insert(), rows))
+            # From the left, and only these: more may have come since, and then pushed some out.
+            for item in waiting:
+                if self._waiting and self._waiting[0] is item:
+                    self._waiting.popleft()
 
     def add(
         self,

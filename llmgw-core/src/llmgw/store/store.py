@@ -35,6 +35,8 @@ from llmgw.store.usage import UsageRepository
 T = TypeVar("T")
 log = get_logger(__name__)
 
+FLUSH_S = 1.0
+"""How soon what the control plane did is in the timeline."""
 REFRESH_S = 10.0
 """How soon a token or a revocation that another server made is known here."""
 
@@ -85,15 +87,19 @@ class Store:
         return await self._database.run(work)
 
     async def keep_fresh(self, *, task_status: TaskStatus[None]) -> None:
-        """Keep the local join token on disk and follow what other servers change, for ever."""
+        """Write the local join token, then store events and follow other servers' tokens, for ever."""
         await self.run(lambda: self.trust.write_local_token(self._state_dir / "join.token"))
         task_status.started()
+        next_refresh = self._clock.monotonic() + REFRESH_S
         while True:
-            await self._clock.sleep(REFRESH_S)
+            await self._clock.sleep(FLUSH_S)
             try:
-                await self.run(self.trust.refresh)
+                await self.run(self.events.flush)
+                if self._clock.monotonic() >= next_refresh:
+                    next_refresh = self._clock.monotonic() + REFRESH_S
+                    await self.run(self.trust.refresh)
             except StoreUnavailable as error:
-                log.warning("store unavailable", reason=str(error), retry_in_s=REFRESH_S)
+                log.warning("store unavailable", reason=str(error), retry_in_s=FLUSH_S)
 
     def check(self) -> tuple[str, ...]:
         """Return what is wrong with the store, () if nothing."""

@@ -1,0 +1,20 @@
+"""The operations of the admin API, one module per part of the cluster."""
+
+from llmgw.admin.api import access, catalog, debug, feed, fleet, history, status, work
+from llmgw.admin.operations import Operation
+
+__all__ = ["all_operations"]
+
+
+def all_operations() -> tuple[Operation, ...]:
+    """Return every operation, in the order of the OpenAPI document."""
+    return (
+        *status.OPERATIONS,
+        *fleet.OPERATIONS,
+        *catalog.OPERATIONS,
+        *work.OPERATIONS,
+        *history.OPERATIONS,
+        *access.OPERATIONS,
+        *feed.OPERATIONS,
+        *debug.OPERATIONS,
+    )

@@ -1,0 +1,197 @@
+"""An operation of the admin API: path, right, shapes and handler, declared in one value.
+
+Routes and the OpenAPI document are both made from these, so neither can say what the other does
+not do. An operation that changes something answers with `Changed`, which is how every change
+gets its audit event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from llmgw.admin.auth import Authenticator, Caller
+from llmgw.admin.parts import AdminParts
+from llmgw.adminapi.reply import Reply, Request
+from llmgw.errors import ConfigError, NotAvailable, Problem, RequestError
+from llmgw.store import Store
+from llmgw.store.tokens import Role
+
+T = TypeVar("T", bound=BaseModel)
+BODY_LIMIT_BYTES = 4 * 1024 * 1024
+
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+
+
+class NoQuery(Request):
+    """Takes no query parameter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """The answer of an operation that changed something, with its audit event."""
+
+    reply: Reply
+    kind: str
+    subject: str
+    message: str
+    before: object = None
+    after: object = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request that has passed authentication and validation."""
+
+    parts: AdminParts
+    caller: Caller
+    authenticator: Authenticator
+    request: HttpRequest
+    query: BaseModel
+    body: BaseModel | None
+
+    def path(self, name: str) -> str:
+        """Return a part of the path, decoded."""
+        return str(self.request.path_params[name])
+
+    def query_as(self, kind: type[T]) -> T:
+        """Return the query; its type is the one that the operation declares."""
+        if not isinstance(self.query, kind):
+            raise TypeError(f"the operation declares {type(self.query)}, not {kind}")
+        return self.query
+
+    def body_as(self, kind: type[T]) -> T:
+        """Return the body; its type is the one that the operation declares."""
+        if not isinstance(self.body, kind):
+            raise TypeError(f"the operation declares {type(self.body)}, not {kind}")
+        return self.body
+
+    @property
+    def store(self) -> Store:
+        """Return the store. Raises NotAvailable if this server keeps none."""
+        if self.parts.store is None:
+            raise NotAvailable(
+                "this server keeps no store; set store.url, or run it with a control plane"
+            )
+        return self.parts.store
+
+
+Answer = Reply | Changed | Response
+Handler = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method on one path."""
+
+    method: Method
+    path: str  #: below `/admin/v1`, in Starlette's form
+    role: Role | None  #: the least that may use it; None: anybody, and it gives nothing away
+    summary: str
+    handler: Handler
+    reply: type[Reply] | None = None  #: None: a stream or a text, of `media_type`
+    query: type[Request] = NoQuery
+    body: type[Request] | None = None
+    media_type: str = "application/json"
+    changes: bool = False  #: answers with Changed; every operation that changes something does
+    errors: Sequence[int] = ()  #: statuses of its own, besides those that all have
+
+
+async def read_call(
+    operation: Operation, parts: AdminParts, authenticator: Authenticator, request: HttpRequest
+) -> Call:
+    """Authenticate, authorise, then read query and body, in this order.
+
+    Raises RequestError 401, 403, 413 or 415, and ConfigError with every problem of the input.
+    """
+    caller = Caller(name="anybody", role=Role.VIEWER)
+    if operation.role is not None:
+        address = request.client.host if request.client else ""
+        caller = await authenticator.caller(request.headers.get("authorization"), address=address)
+        if not caller.may(operation.role):
+            raise RequestError(
+                f"this needs the role {operation.role.value}; the token {caller.name!r} has "
+                f"{caller.role.value}",
+                status=403,
+                code="forbidden",
+                kind="permission_error",
+            )
+    query = _query(operation.query, request)
+    body = None if operation.body is None else await _body(operation.body, request)
+    return Call(
+        parts=parts,
+        caller=caller,
+        authenticator=authenticator,
+        request=request,
+        query=query,
+        body=body,
+    )
+
+
+def _query(kind: type[Request], request: HttpRequest) -> Request:
+    values: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in values:
+            raise ConfigError("query", [Problem(path=name, message="is given more than once")])
+        values[name] = value
+    return _validated(kind, values, "query")
+
+
+async def _body(kind: type[Request], request: HttpRequest) -> Request:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise RequestError(
+            "the body must be JSON, with content-type: application/json",
+            status=415,
+            code="unsupported_media_type",
+        )
+    try:
+        value = json.loads(await read_body(request))
+    except (ValueError, RecursionError):
+        raise ConfigError("body", [Problem(path="", message="is not JSON")]) from None
+    return _validated(kind, value, "body")
+
+
+async def read_body(request: HttpRequest) -> bytes:
+    """Return the whole body. Raises RequestError 413 if it is too large."""
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > BODY_LIMIT_BYTES:
+            raise RequestError(
+                f"the body is larger than {BODY_LIMIT_BYTES // 1024 // 1024} MiB",
+                status=413,
+                code="too_large",
+            )
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _validated(kind: type[Request], value: Any, source: str) -> Request:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise ConfigError(source, problems_of(error)) from None
+
+
+def problems_of(error: ValidationError, prefix: str = "") -> list[Problem]:
+    """Return pydantic's findings in our words, each with its path."""
+    return [
+        Problem(path=_path(prefix, item["loc"]), message=item["msg"].removeprefix("Value error, "))
+        for item in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+
+
+def _path(prefix: str, places: tuple[int | str, ...]) -> str:
+    path = prefix
+    for place in places:
+        path += f"[{place}]" if isinstance(place, int) else f".{place}" if path else str(place)
+    return path

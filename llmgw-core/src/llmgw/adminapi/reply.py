@@ -1,0 +1,49 @@
+"""The root of every reply and request, and the shape of errors and pages."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+PREFIX = "/admin/v1"
+
+
+class Reply(BaseModel):
+    """What the server says. Readers ignore fields that are newer than they are."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class Request(BaseModel):
+    """What a caller sends; an unknown field is an error, since it may be a mistyped one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ProblemReply(Reply):
+    """One thing wrong in what was sent."""
+
+    path: str
+    message: str
+
+
+class ErrorDetail(Reply):
+    """As OpenAI's API says it, so that one client reads both."""
+
+    message: str
+    type: str
+    code: str | None = None
+    param: str | None = None
+    problems: tuple[ProblemReply, ...] = ()
+    """Every problem found, where there can be several."""
+
+
+class ErrorReply(Reply):
+    """The body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+class Done(Reply):
+    """Something was done that has nothing more to say."""
+
+    done: bool = True

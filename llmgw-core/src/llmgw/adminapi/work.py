@@ -1,0 +1,56 @@
+"""What operators ask of nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from llmgw.adminapi.reply import Reply, Request
+
+Reason = Annotated[str, Field(max_length=500)]
+
+
+class ReasonRequest(Request):
+    reason: Reason = ""
+    """Shown wherever the node is."""
+
+
+class DrainRequest(ReasonRequest):
+    limit_s: Annotated[float, Field(gt=0, le=31_536_000)] | None = None
+    """Replicas that are still there after this long are stopped; null: no limit."""
+
+
+class FenceRequest(Request):
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    """How you know that nothing runs there: its devices count as free from now on."""
+
+
+class LogSourceReply(Reply):
+    name: str
+    description: str
+    lines: int
+
+
+class LogSourcesReply(Reply):
+    sources: tuple[LogSourceReply, ...]
+
+
+class WeightsReply(Reply):
+    ref: str
+    size_bytes: int
+    state: str
+    used_by: tuple[str, ...] = ()
+
+
+class NodeWeightsReply(Reply):
+    weights: tuple[WeightsReply, ...]
+
+
+class WeightsRequest(Request):
+    ref: Annotated[str, Field(min_length=3, max_length=1000)]
+
+
+class EngineRequest(Request):
+    engine: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,127}$")]
