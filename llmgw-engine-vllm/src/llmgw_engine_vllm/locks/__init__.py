@@ -1,0 +1,24 @@
+"""Sets of requirements, locked by hash, under which versions of vLLM were seen to work."""
+
+from __future__ import annotations
+
+from llmgw.errors import PermanentError
+from llmgw_engine_vllm.locks import vllm_cpu_0_32_0
+
+_LOCKS = {"0.32.0-cpu": vllm_cpu_0_32_0.PACKAGES}
+
+
+def requirements(version: str) -> str:
+    """Return the set for one version, to be installed without dependencies.
+
+    Raises PermanentError naming the versions that are shipped, if this one is not.
+    """
+    packages = _LOCKS.get(version)
+    if packages is None:
+        raise PermanentError(
+            f"no requirements are shipped for vllm {version}, only for {', '.join(_LOCKS)}: give "
+            "the agent a lock of your own for it, or name a program of the node in `command`"
+        )
+    return "".join(
+        f"{name}=={number} --hash=sha256:{digest}\n" for name, number, digest in packages
+    )
