@@ -32,7 +32,8 @@ def _safe_name(value: str) -> str:
 
 
 def _weights(value: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9]*:\S+", value):
+    named = re.fullmatch(r"[a-z][a-z0-9]*:.+", value)
+    if not named or not value.isprintable() or value != value.strip():
         raise ValueError(
             "must name a source and a place in it, such as hf:ORG/NAME@REV, path:/ABS, "
             f"https://HOST/FILE#sha256=HEX or pypi:NAME==VERSION/FILE#sha256=HEX, got {value!r}"
