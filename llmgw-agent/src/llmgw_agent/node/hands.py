@@ -94,7 +94,6 @@ class NodeHands:
     def __init__(self, *, host: Host, folder: ShardFolder, assigned: Assigned) -> None:
         self._host = host
         self._folder = folder
-        self._shard = assigned.spec.id
         self._home = EngineHome()
         self._weights = Path()
         self._launcher = Launcher(host=host, folder=folder)
@@ -144,9 +143,7 @@ class NodeHands:
         self._home = await self._host.homes.resolve(life.spec, report)
 
     async def fetch(self, life: Life, report: Report) -> None:
-        self._weights = await self._host.weights.ensure(
-            life.spec.weights, user=self._shard, report=report
-        )
+        self._weights = await self._host.weights.ensure(life.spec.weights, report=report)
 
     async def launch(self, life: Life, assigned: Assigned) -> None:
         await self._launcher.launch(
@@ -233,7 +230,6 @@ class NodeHands:
         await anyio.to_thread.run_sync(self._folder.mark_ready, life.incarnation)
 
     async def forget(self) -> None:
-        self._host.weights.release(self._shard)
         await anyio.to_thread.run_sync(self._folder.remove)
 
     def _adapter(self, life: Life) -> EngineAdapter:

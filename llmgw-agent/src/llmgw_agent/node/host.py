@@ -36,15 +36,8 @@ class EngineHomes(Protocol):
 class Weights(Protocol):
     """The weights of this node."""
 
-    async def ensure(self, ref: str, *, user: ShardId, report: Report) -> Path:
-        """Return the verified file or folder, fetched if need be, in use by `user` from now on.
-
-        Raises StepFailed.
-        """
-        ...
-
-    def release(self, user: ShardId) -> None:
-        """`user` uses nothing any more."""
+    async def ensure(self, ref: str, *, report: Report) -> Path:
+        """Return the verified file or folder, fetched if need be. Raises StepFailed."""
         ...
 
 

@@ -50,6 +50,7 @@ class Supervisor:
         self._logs = logs
         self._make_hands = hands or _node_hands
         self._runners: dict[ShardId, Runner] = {}
+        self._hands: dict[ShardId, Hands] = {}
         self._changed = anyio.Event()
         assignments.on_change = self._on_change
 
@@ -81,6 +82,12 @@ class Supervisor:
         """Whether no shard is assigned and nothing of one is left."""
         return not self._runners and not self._assignments.all()
 
+    def pids(self) -> frozenset[int]:
+        """Return every process of this agent's engines, as last seen."""
+        return frozenset(
+            process.pid for hands in self._hands.values() for process in hands.incarnation.known
+        )
+
     def _assign_unknown(self) -> None:
         """Assign what has a folder but no assignment, so that a lost file stops no engine.
 
@@ -102,6 +109,7 @@ class Supervisor:
         for shard, assigned in self._assignments.all().items():
             if shard not in self._runners:
                 hands = self._make_hands(self._host, ShardFolder(self._shards / shard), assigned)
+                self._hands[shard] = hands
                 self._runners[shard] = self._runner(assigned, hands)
                 self._logs.add(shard, _description(assigned), hands.incarnation.log)
                 group.start_soon(self._keep_running, shard)
@@ -128,6 +136,7 @@ class Supervisor:
             await self._host.clock.sleep(_RUNNER_PAUSE_S)
         finally:
             self._runners.pop(shard, None)
+            self._hands.pop(shard, None)
             self._logs.discard(shard)
             self._changed.set()
 

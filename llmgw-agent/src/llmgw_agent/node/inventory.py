@@ -1,0 +1,92 @@
+"""What this node is, for registrations and heartbeats: facts of the start, and present readings."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from llmgw.clock import Clock
+from llmgw.domain.ids import NodeId
+from llmgw.domain.nodes import CachedWeights, InstalledEngine, NodeInventory
+from llmgw_agent.node import processes
+from llmgw_agent.node.hardware import fabric, machine
+from llmgw_agent.node.hardware.watch import DeviceWatch
+from llmgw_agent.settings import AgentSettings
+
+_READ_EVERY_S = 10.0
+CAPABILITIES = frozenset({"start", "stop", "drain", "logs", "weights", "engines"})
+
+
+class Inventory:
+    """The newest inventory; reading it never waits."""
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        uid: str,
+        version: str,
+        devices: DeviceWatch,
+        engines: Callable[[], tuple[InstalledEngine, ...]],
+        weights: Callable[[], tuple[CachedWeights, ...]],
+        weights_folder: Path,
+        clock: Clock,
+    ) -> None:
+        """engines: may take milliseconds, called on a thread. weights: never waits."""
+        self._settings = settings
+        self._uid = uid
+        self._version = version
+        self._devices = devices
+        self._list_engines = engines
+        self._weights = weights
+        self._weights_folder = weights_folder
+        self._clock = clock
+        self._boot_id = processes.boot_id()
+        self._machine_id = machine.machine_id()
+        self._fabric = {**fabric.fabric_labels(), **settings.fabric}
+        self._engines = engines()
+        self._ram_mib, self._available_mib = machine.memory_mib()
+        self._disk_free_mib = machine.disk_free_mib(weights_folder)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Read again and again until cancelled; started after the first reading."""
+        await self._read()
+        task_status.started()
+        while True:
+            await self._clock.sleep(_READ_EVERY_S)
+            await self._read()
+
+    async def _read(self) -> None:
+        await self._devices.read()
+        self._engines = await anyio.to_thread.run_sync(self._list_engines)
+        self._ram_mib, self._available_mib = machine.memory_mib()
+        self._disk_free_mib = machine.disk_free_mib(self._weights_folder)
+
+    def __call__(self) -> NodeInventory:
+        settings = self._settings
+        return NodeInventory(
+            node=NodeId(settings.node_id),
+            agent_uid=self._uid,
+            boot_id=self._boot_id,
+            machine_id=self._machine_id,
+            agent_version=self._version,
+            hostname=socket.gethostname(),
+            data_address=settings.data_address,
+            pool=settings.pool,
+            labels=settings.labels,
+            fabric=self._fabric,
+            cpu_count=machine.cpu_count(),
+            ram_mib=self._ram_mib,
+            ram_available_mib=self._available_mib,
+            disk_free_mib=self._disk_free_mib,
+            port_range=settings.port_range,
+            devices=self._devices.devices,
+            engines=self._engines,
+            weights=self._weights(),
+            capabilities=CAPABILITIES,
+        )

@@ -1,0 +1,64 @@
+"""Room on the disk, promised to downloads before they take it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llmgw_agent.node.weights.faults import NoRoom
+
+
+class Room:
+    """What the cache's disk has left. Used by several threads."""
+
+    def __init__(self, folder: Path, *, reserve_bytes: int, budget_bytes: int | None) -> None:
+        """reserve_bytes: never promised. budget_bytes: of the whole cache; None: the disk's."""
+        self._folder = folder
+        self._reserve = reserve_bytes
+        self._budget = budget_bytes
+        self._lock = threading.Lock()
+        self._promised: dict[str, int] = {}
+
+    @contextmanager
+    def claim(self, ref: str) -> Iterator[None]:
+        """Keep what is reserved for `ref` until the block ends."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._promised.pop(ref, None)
+
+    def reserve(self, ref: str, size: int, make_room: Callable[[int], int]) -> None:
+        """Promise `size` bytes, downloads that run at the same time added up.
+
+        make_room: removes what nobody uses and returns the bytes that it freed. Raises
+        NoRoom with the bytes needed and free.
+        """
+        with self._lock:
+            others = sum(value for key, value in self._promised.items() if key != ref)
+            missing = size + others + self._reserve - self._free()
+            if missing > 0:
+                make_room(missing)
+            free = self._free() - others - self._reserve
+            if size > free:
+                raise NoRoom(
+                    f"no room on the disk of {self._folder}: needs {size:,} bytes, "
+                    f"{max(0, free):,} are free beyond what is reserved"
+                )
+            self._promised[ref] = size
+
+    def _free(self) -> int:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        usage = os.statvfs(self._folder)
+        free = usage.f_bavail * usage.f_frsize
+        if self._budget is None:
+            return free
+        taken = sum(
+            item.stat().st_size
+            for item in self._folder.rglob("*")
+            if item.is_file() and not item.is_symlink()
+        )
+        return min(free, self._budget - taken + self._reserve)
