@@ -25,14 +25,15 @@ class EndpointsOfBoth:
     def publish_endpoints(self, endpoints: tuple[Endpoint, ...], epoch: Epoch) -> None:
         """Replace the fleet's part."""
         self._fleet, self._epoch = endpoints, epoch
-        self._publish()
+        self.publish()
 
     def set_static(self, endpoints: tuple[Endpoint, ...]) -> None:
         """Replace the configuration's part."""
         self._static = endpoints
-        self._publish()
+        self.publish()
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Hand the whole list on, as at the start when only the configuration's part is there."""
         self._sink.publish_endpoints((*self._static, *self._fleet), self._epoch)
 
 
