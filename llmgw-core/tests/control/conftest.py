@@ -1,4 +1,4 @@
-"""A control plane over nodes in memory, driven turn by turn."""
+"""A control plane over nodes in memory, driven turn by turn, and snapshots to decide on."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from llmgw.config.server import ControlSettings
-from llmgw.contracts.engine import EngineAdapter
+from llmgw.contracts.engine import EngineAdapter, EngineTraits
 from llmgw.control.decide.policies.fabric import Fabric
 from llmgw.control.decide.policies.pack import Pack
 from llmgw.control.decide.policies.spread import Spread
+from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, NodeRecord
 from llmgw.control.plane import ControlPlane
-from llmgw.domain.catalog import Model
+from llmgw.domain.catalog import Model, spec_hash
 from llmgw.domain.endpoints import Endpoint, EndpointUsage, ModelStatus, RouterUsage
-from llmgw.domain.ids import EndpointId, Epoch, ModelName
-from llmgw.domain.nodes import NodeInventory
+from llmgw.domain.ids import EndpointId, Epoch, ModelName, SessionId
+from llmgw.domain.nodes import NodeInventory, NodeState
 from llmgw.testing import values
 from llmgw.testing.clock import FakeClock
 from llmgw.testing.dispatch import MemoryDispatcher
@@ -140,3 +141,49 @@ def site(make_site: Callable[..., Site]) -> Site:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+MakeSnapshot = Callable[..., ClusterSnapshot]
+
+
+def _record(inventory: NodeInventory, **changes: Any) -> NodeRecord:
+    fields: dict[str, Any] = {
+        "id": inventory.node,
+        "state": NodeState.READY,
+        "since": 0.0,
+        "last_seen": 1000.0,
+        "session": SessionId("boot/1"),
+        "inventory": inventory,
+    }
+    return NodeRecord(**(fields | changes))
+
+
+def _snapshot(
+    models: Sequence[Model] = (),
+    nodes: Sequence[NodeInventory | NodeRecord] = (),
+    **changes: Any,
+) -> ClusterSnapshot:
+    records = [item if isinstance(item, NodeRecord) else _record(item) for item in nodes]
+    fields: dict[str, Any] = {
+        "now": 1000.0,
+        "models": tuple(models),
+        "hashes": {
+            model.name: {item.name: spec_hash(model, item) for item in model.profiles}
+            for model in models
+        },
+        "nodes": {record.id: record for record in records},
+        "engines": {values.ENGINE: Engine(traits=EngineTraits(runs_on_cpu=True))},
+    }
+    return ClusterSnapshot(**(fields | changes))
+
+
+@pytest.fixture
+def snapshot() -> MakeSnapshot:
+    """Make a settled fleet of these nodes, led by us."""
+    return _snapshot
+
+
+@pytest.fixture
+def record() -> Callable[..., NodeRecord]:
+    """Make a ready node of this inventory."""
+    return _record

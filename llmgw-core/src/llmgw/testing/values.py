@@ -37,8 +37,10 @@ def device(node: str, index: int, **changes: Any) -> Device:
     return Device(**(values | changes))
 
 
-def inventory(node: str, *, devices: int = 0, **changes: Any) -> NodeInventory:
-    """Return a node of 64 CPUs and 512 GiB that has the `fake` engine."""
+def inventory(node: str, *, devices: int | tuple[Device, ...] = 0, **changes: Any) -> NodeInventory:
+    """Return a node of 64 CPUs and 512 GiB that has the `fake` engine, and these devices."""
+    if isinstance(devices, int):
+        devices = tuple(device(node, index) for index in range(devices))
     values: dict[str, Any] = {
         "node": NodeId(node),
         "agent_uid": f"uid-{node}",
@@ -49,17 +51,24 @@ def inventory(node: str, *, devices: int = 0, **changes: Any) -> NodeInventory:
         "data_address": "127.0.0.1",
         "cpu_count": 64,
         "ram_mib": 512 * 1024,
-        "devices": tuple(device(node, index) for index in range(devices)),
+        "devices": devices,
         "engines": (InstalledEngine(engine=ENGINE, version="1.0", path="/opt/fake"),),
     }
     return NodeInventory(**(values | changes))
 
 
-def profile(name: str = "default", *, devices: int = 0, **changes: Any) -> Profile:
-    """Return a profile of the `fake` engine; one with devices asks for 40 GiB on each."""
-    values: dict[str, Any] = {"name": name, "engine": ENGINE, "weights": "path:/models/fake"}
-    if devices:
-        values["devices"] = {"count": devices, "memory_gib": 40}
+def profile(
+    name: str = "default", *, devices: int | Mapping[str, object] = 0, **changes: Any
+) -> Profile:
+    """Return a profile of the `fake` engine; a mere number of devices asks for 40 GiB on each."""
+    if isinstance(devices, int):
+        devices = {"count": devices, "memory_gib": 40} if devices else {"count": 0}
+    values: dict[str, Any] = {
+        "name": name,
+        "engine": ENGINE,
+        "weights": "path:/models/fake",
+        "devices": devices,
+    }
     return Profile(**(values | changes))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llmgw.contracts.placement import PlacementPolicy
+from llmgw.control.decide.eviction import propose_eviction
 from llmgw.control.decide.examine import examine
 from llmgw.control.decide.need import need_of
 from llmgw.control.decide.placement import Placement, Placer, unplaced
@@ -29,7 +32,9 @@ def explain_refused(
         detailed = placer.explain(need)
         # A policy's veto is known only to `place`; what nodes say is spelt out in full.
         parts.append(answer if len(answer.parts) > len(detailed.parts) else detailed)
-    return unplaced(model, parts)
+    refusal = unplaced(model, parts)
+    eviction = propose_eviction(placer, model)
+    return refusal if eviction is None else replace(refusal, hint=eviction.sentence)
 
 
 def explain_on_node(
