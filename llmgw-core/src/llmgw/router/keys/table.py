@@ -47,9 +47,13 @@ class KeyTable:
                 grant.renew(key)
             grants[key.id] = grant
         self._grants = grants
+        self.learn(spend)
+
+    def learn(self, spend: Iterable[KeySpend]) -> None:
+        """Take the store's sums of what keys have spent."""
         for item in spend:
-            if (known := grants.get(item.key)) is not None:
-                known.learn(item)
+            if (grant := self._grants.get(item.key)) is not None:
+                grant.learn(item)
 
     def authorise(
         self, values: Sequence[bytes], *, address: str = "", scope: Scope = Scope.INFERENCE

@@ -1,0 +1,194 @@
+"""The server's end of the feed: what it tells stand-alone routers, and what they tell it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import anyio
+import msgspec
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskStatus
+
+from llmgw.adminapi.feed_messages import (
+    PULSE_S,
+    FeedPulse,
+    FeedSnapshot,
+    FeedSpend,
+    RouterReport,
+    decode_report,
+    encode_line,
+)
+from llmgw.clock import Clock
+from llmgw.contracts.sinks import Nudge
+from llmgw.domain.endpoints import Endpoint, EndpointUsage, ModelStatus, RouterUsage
+from llmgw.domain.ids import EndpointId, Epoch, ModelName
+from llmgw.domain.keys import ApiKey, KeySpend
+from llmgw.domain.usage import UsageBatch
+from llmgw.errors import RequestError
+
+_SILENT_S = 15.0
+"""A router that has said nothing for this long no longer counts; its requests may still run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    report: RouterReport
+    at: float
+
+
+class FeedSource:
+    """Implements EndpointSink, CatalogSink and UsageSource for all stand-alone routers together.
+
+    store: adds a batch of usage, once however often it comes. nudges: who wakes models.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        server: str,
+        clock: Clock,
+        store: Callable[[UsageBatch], Awaitable[object]] | None = None,
+        nudges: Nudge | None = None,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._nudges = nudges
+        self._snapshot = FeedSnapshot(
+            cluster=cluster, server=server, epoch=Epoch(0), leading=False, serial=0
+        )
+        self._line = encode_line(self._snapshot)
+        self._spend: tuple[KeySpend, ...] = ()
+        self._turn = anyio.Event()
+        self._heard: dict[str, _Heard] = {}
+
+    # -- what routers are told ---------------------------------------------------------------
+
+    def publish_endpoints(self, endpoints: tuple[Endpoint, ...], epoch: Epoch) -> None:
+        self._publish(endpoints=endpoints, epoch=epoch)
+
+    def publish_catalog(self, models: tuple[ModelStatus, ...], epoch: Epoch) -> None:
+        self._publish(models=models, epoch=epoch)
+
+    def publish_keys(self, keys: Iterable[ApiKey]) -> None:
+        """Replace the list of valid keys: a missing one is refused by every router at once."""
+        self._publish(keys=tuple(keys))
+
+    def publish_leading(self, leading: bool, epoch: Epoch) -> None:
+        """Say whether this server leads."""
+        self._publish(leading=leading, epoch=epoch)
+
+    def publish_spend(self, spend: Iterable[KeySpend]) -> None:
+        """Say what keys with budgets have spent."""
+        self._spend = tuple(spend)
+        self._wake()
+
+    def _publish(
+        self,
+        *,
+        endpoints: tuple[Endpoint, ...] | None = None,
+        models: tuple[ModelStatus, ...] | None = None,
+        keys: tuple[ApiKey, ...] | None = None,
+        leading: bool | None = None,
+        epoch: Epoch | None = None,
+    ) -> None:
+        old = self._snapshot
+        new = FeedSnapshot(
+            cluster=old.cluster,
+            server=old.server,
+            epoch=old.epoch if epoch is None else epoch,
+            leading=old.leading if leading is None else leading,
+            serial=old.serial,
+            endpoints=old.endpoints if endpoints is None else endpoints,
+            models=old.models if models is None else models,
+            keys=old.keys if keys is None else keys,
+        )
+        if new != old:
+            self._snapshot = msgspec.structs.replace(new, serial=old.serial + 1)
+            self._line = encode_line(self._snapshot)
+            self._wake()
+
+    def _wake(self) -> None:
+        self._turn.set()
+        self._turn = anyio.Event()
+
+    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """Send pulses until cancelled, and forget routers that have fallen silent."""
+        task_status.started()
+        while True:
+            await self._clock.sleep(PULSE_S)
+            now = self._clock.monotonic()
+            self._heard = {
+                router: heard for router, heard in self._heard.items() if now - heard.at < _SILENT_S
+            }
+            self._wake()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yield the snapshot as it is, then each newer one; what comes in between is skipped."""
+        sent: bytes | None = None
+        spent: tuple[KeySpend, ...] = ()
+        pulse = encode_line(FeedPulse())
+        while True:
+            turn = self._turn
+            if sent is not self._line:
+                sent = self._line
+                yield sent
+            elif spent is not self._spend:
+                spent = self._spend
+                yield encode_line(FeedSpend(spend=spent))
+            else:
+                await turn.wait()
+                if sent is self._line and spent is self._spend:
+                    yield pulse
+
+    # -- what routers say ----------------------------------------------------------------------
+
+    async def receive(self, body: bytes) -> None:
+        """Take one report; return once its usage is stored. Raises RequestError if it is unreadable."""
+        try:
+            report = decode_report(body)
+        except ValueError as error:
+            raise RequestError(
+                f"not a router's report: {error}", code="unreadable_report"
+            ) from None
+        self._heard[report.router] = _Heard(report, self._clock.monotonic())
+        if self._nudges is not None:
+            for model in report.nudges:
+                self._nudges.nudge(model)
+        if report.batch is not None and self._store is not None:
+            await self._store(report.batch)
+
+    def usage(self) -> RouterUsage:
+        """Return the sum over the routers that have reported lately."""
+        now = self._clock.monotonic()
+        return summed(
+            heard.report.usage for heard in self._heard.values() if now - heard.at < _SILENT_S
+        )
+
+    def all_applied(self) -> bool:
+        """Say whether every router that takes its table from here has the newest one in force."""
+        now = self._clock.monotonic()
+        return all(
+            heard.report.applied in (None, self._snapshot.serial)
+            for heard in self._heard.values()
+            if now - heard.at < _SILENT_S
+        )
+
+
+def summed(usages: Iterable[RouterUsage]) -> RouterUsage:
+    """Return what several routers know, as if they were one."""
+    endpoints: dict[EndpointId, EndpointUsage] = {}
+    queued: dict[ModelName, int] = {}
+    for usage in usages:
+        for id_, one in usage.endpoints.items():
+            other = endpoints.get(id_)
+            endpoints[id_] = one if other is None else _both(one, other)
+        for model, count in usage.queued.items():
+            queued[model] = queued.get(model, 0) + count
+    return RouterUsage(endpoints=endpoints, queued=queued)
+
+
+def _both(one: EndpointUsage, other: EndpointUsage) -> EndpointUsage:
+    idle = [usage.idle_s for usage in (one, other) if usage.idle_s is not None]
+    return EndpointUsage(idle_s=min(idle, default=None), in_flight=one.in_flight + other.in_flight)
