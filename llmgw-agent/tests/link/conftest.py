@@ -191,9 +191,15 @@ class Server:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Server]:
         async with anyio.create_task_group() as tasks:
+            self._scope = tasks.cancel_scope
             self.address = await tasks.start(self._run)
-            yield self
+            with anyio.CancelScope(shield=True):
+                yield self
             tasks.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Stop serving, as SIGTERM would; the test goes on."""
+        self._scope.cancel()
 
     async def _run(self, *, task_status: anyio.abc.TaskStatus[str]) -> None:
         await self.dispatcher.run(self.reports, task_status=task_status)

@@ -48,8 +48,8 @@ async def answer(request: BulkRequest, stub: Stub, abilities: Abilities) -> None
         outgoing = _Outgoing()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_produce, request.ask, abilities, outgoing)
-            if await _send_all(call, outgoing):
-                await call.done_writing()
+            tasks.start_soon(_send_all, call, outgoing)
+            await call.code()  # the server has everything, wants no more, or is gone
             tasks.cancel_scope.cancel()
     except grpc.aio.AioRpcError:
         pass  # the connection is gone, which the session reports
@@ -104,17 +104,17 @@ class _Outgoing:
         return tuple(batch)
 
 
-async def _send_all(call: grpc.aio.StreamUnaryCall[bytes, bytes], outgoing: _Outgoing) -> bool:
-    """Write frames up to the last; return False if the server ended the call before that."""
-    while True:
-        # Always written, if only as a sign of life: that also shows whether the server still listens.
-        frame = await outgoing.get(_WORKING_EVERY_S)
-        try:
+async def _send_all(call: grpc.aio.StreamUnaryCall[bytes, bytes], outgoing: _Outgoing) -> None:
+    """Write frames up to the last, or until the call is over."""
+    try:
+        while True:
+            frame = await outgoing.get(_WORKING_EVERY_S)
             await call.write(encode_bulk(frame))
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return False
-        if isinstance(frame, BulkDone | BulkProblem):
-            return True
+            if isinstance(frame, BulkDone | BulkProblem):
+                await call.done_writing()
+                return
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        pass  # over
 
 
 async def _produce(ask: Ask, abilities: Abilities, outgoing: _Outgoing) -> None:
