@@ -36,10 +36,10 @@ def environment(tmp_path: Path) -> Path:
             """
         )
     )
-    (tmp_path / "pyvenv.cfg").write_text(f"home = {Path(sys._base_executable).parent}\n")  # type: ignore[attr-defined] # CPython only
+    (tmp_path / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.symlink_to(sys._base_executable)  # type: ignore[attr-defined] # CPython only
+    python.symlink_to(Path(sys.executable).resolve())
     return python
 
 
@@ -61,8 +61,8 @@ def test_the_key_is_given_to_the_engine_but_seen_nowhere(environment: Path) -> N
 def test_a_missing_engine_is_named(tmp_path: Path) -> None:
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.symlink_to(sys._base_executable)  # type: ignore[attr-defined] # CPython only
-    (tmp_path / "pyvenv.cfg").write_text(f"home = {Path(sys._base_executable).parent}\n")  # type: ignore[attr-defined] # CPython only
+    python.symlink_to(Path(sys.executable).resolve())
+    (tmp_path / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
     command = [str(python), "-I", argv.SERVE, "serve"]
     result = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     assert result.returncode == 3

@@ -74,6 +74,17 @@ class TestVllm(EngineContract):
                 devices={"count": 2},
                 nodes=2,
                 parallel={"tensor": 2},
+                command=["/opt/vllm/bin/vllm"],
+                options={"distributed_executor_backend": "ray"},
+            ),
+            "options.distributed_executor_backend",
+        ),
+        (
+            profile(
+                "vllm",
+                devices={"count": 2},
+                nodes=2,
+                parallel={"tensor": 2},
                 options={"distributed_executor_backend": "uni"},
             ),
             "options.distributed_executor_backend",
@@ -140,6 +151,26 @@ def test_data_parallel_engines_are_shared_out_over_nodes() -> None:
     assert "--data-parallel-start-rank" not in first
     assert f"{shared} --data-parallel-start-rank 2 --headless" in second
     assert "--nnodes" not in first + second
+
+
+def test_with_ray_the_head_serves_and_the_others_are_ray() -> None:
+    item = profile(
+        "vllm",
+        devices={"count": 16},
+        nodes=2,
+        parallel={"tensor": 16},
+        options={"distributed_executor_backend": "ray"},
+    )
+    first, second = (ADAPTER.launch(assignment) for assignment in assignments(item))
+    assert Path(first.argv[2]).name == "ray_rank.py"
+    assert first.argv[3:10] == (
+        *("--own", "127.0.0.1", "--head", "127.0.0.1:20001", "--devices", "8", "serve"),
+    )
+    assert first.argv[-2:] == ("--distributed-executor-backend", "ray")
+    assert second.argv[3:] == (
+        *("--own", "127.0.0.2", "--head", "127.0.0.1:20001", "--devices", "8"),
+    )
+    assert "--nnodes" not in first.argv
 
 
 def test_options_are_flags_and_structures_are_json() -> None:

@@ -151,18 +151,25 @@ def _rank_problems(profile: Profile) -> list[Problem]:
                 message=f"must divide evenly over nodes ({profile.nodes}), or be 1, got {data}",
             )
         )
-    if profile.nodes > 1 and profile.options.get("distributed_executor_backend") == "uni":
-        problems.append(
-            Problem(
-                path="options.distributed_executor_backend",
-                message="'uni' is a single process: must be mp or ray with several nodes",
-            )
-        )
+    if profile.nodes > 1 and (message := _backend_problem(profile)):
+        problems.append(Problem(path="options.distributed_executor_backend", message=message))
     if profile.options.get("enable_sleep_mode") and count == 0:
         problems.append(
             Problem(path="options.enable_sleep_mode", message="needs a device: CUDA or HIP only")
         )
     return problems
+
+
+def _backend_problem(profile: Profile) -> str:
+    """Return why the executor cannot span nodes; "" if it can."""
+    backend = profile.options.get("distributed_executor_backend")
+    if backend == "uni":
+        return "'uni' is a single process: must be mp or ray with several nodes"
+    if backend == "ray" and (profile.command or profile.parallel.data > 1):
+        return "'ray' over several nodes needs an installed `version` and `parallel.data: 1`"
+    if backend == "ray" and not profile.devices.count:
+        return "'ray' over several nodes needs devices"
+    return ""
 
 
 def _weights_problems(profile: Profile) -> list[Problem]:

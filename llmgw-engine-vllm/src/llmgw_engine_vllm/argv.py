@@ -18,6 +18,7 @@ HTTP, MASTER, DATA_RPC, SIDE_CHANNEL = range(4)
 PORTS = 4
 
 _SERVE = str(Path(__file__).with_name("serve.py"))
+_RAY_RANK = str(Path(__file__).with_name("ray_rank.py"))
 #: switches that are on by default, so that `false` must be said
 _SAID_WHEN_FALSE = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
 #: written in a way of their own below, or not a flag
@@ -26,9 +27,11 @@ _APART = ("lora_modules", "chat_template", "cpu_kvcache_space", "distributed_exe
 
 def serve_argv(assignment: Assignment, options: VllmOptions, *, drain_s: int) -> tuple[str, ...]:
     """Return the command: the profile's `vllm`, else that of the environment."""
-    home = assignment.home
-    program = home.command or (home.python or sys.executable, "-I", _SERVE)
     spec = assignment.spec
+    joins_ray = spec.world_size > 1 and options.distributed_executor_backend == "ray"
+    program = _ray_program(assignment) if joins_ray else _program(assignment)
+    if joins_ray and spec.rank > 0:
+        return program  # Ray itself brings vLLM's workers there
     return (
         *program,
         "serve",
@@ -38,6 +41,27 @@ def serve_argv(assignment: Assignment, options: VllmOptions, *, drain_s: int) ->
         *_flags(options),
         *_files(assignment, options),
     )
+
+
+def _program(assignment: Assignment) -> tuple[str, ...]:
+    home = assignment.home
+    return home.command or (home.python or sys.executable, "-I", _SERVE)
+
+
+def _ray_program(assignment: Assignment) -> tuple[str, ...]:
+    spec = assignment.spec
+    head = spec.peers[0]
+    return (
+        *(assignment.home.python or sys.executable, "-I", _RAY_RANK),
+        *("--own", spec.peers[spec.rank].address),
+        *("--head", socket_address(head.address, head.ports[MASTER])),
+        *("--devices", str(len(spec.devices))),
+    )
+
+
+def socket_address(host: str, port: int) -> str:
+    """Return HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _address(assignment: Assignment, drain_s: int) -> Iterator[str]:
@@ -61,7 +85,7 @@ def _ranks(spec: ShardSpec, options: VllmOptions) -> Iterator[str]:
     if spec.data > 1:
         yield from ("--data-parallel-size", str(spec.data))
     backend = options.distributed_executor_backend
-    if nodes > 1:
+    if nodes > 1 and backend != "ray":
         head = spec.peers[0]
         if spec.data > 1:
             local = spec.data // nodes
