@@ -20,7 +20,7 @@ from llmgw.testing.site import Site, wait_for
 
 pytestmark = pytest.mark.e2e
 
-QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: Any = [{"role": "user", "content": "Which city is the capital of France?"}]
 
 
 def engine(site: Site) -> dict[str, Any]:

@@ -54,6 +54,11 @@ class CommandHandler:
         self._devices = devices
         self._weights_problem = weights_problem
         self._address = address
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Take on nothing more: this agent stops its engines and ends."""
+        self._leaving = True
 
     def apply(self, command: Command) -> Rejection | None:
         """Make the edit durable, then return None; or return why it was refused.
@@ -94,6 +99,9 @@ class CommandHandler:
         known = self._assignments.get(spec.id)
         if known is not None and not _same(known.spec, spec):
             return "id_taken", f"shard {spec.id} is assigned here with another specification"
+        if known is None and self._leaving:
+            # A server that sees an engine stop would at once order another one here.
+            return "agent_leaving", "this agent is stopping its engines and will end"
         if known is None and (refusal := self._unfit(spec)):
             return refusal
         self._assignments.put(Assigned(spec=spec, epoch=command.epoch))

@@ -143,7 +143,7 @@ class Site:
         body = {
             "model": model,
             "max_tokens": max_tokens,
-            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "messages": [{"role": "user", "content": "Which city is the capital of France?"}],
             **fields,
         }
         url = f"{self.base_url}/v1/chat/completions"

@@ -9,7 +9,7 @@ import httpx
 
 from llmgw.errors import TransientError
 
-QUESTION = "What is the capital of France?"
+QUESTION = "Which city is the capital of France?"
 _LIMIT_S = 120.0
 
 
@@ -33,10 +33,10 @@ async def ask(base_url: str, model: str, on_first_token: Callable[[], None]) -> 
                 said = (await reply.aread()).decode(errors="replace")
                 raise TransientError(f"the model did not answer: {reply.status_code} {said}")
             async for line in reply.aiter_lines():
-                piece = _text_of(line)
-                if piece and not pieces:
-                    on_first_token()
-                pieces.append(piece)
+                if piece := _text_of(line):
+                    if not pieces:
+                        on_first_token()
+                    pieces.append(piece)
     except httpx.HTTPError as error:
         raise TransientError(f"the model did not answer: {error!r}") from error
     return "".join(pieces).strip()
