@@ -7,6 +7,8 @@ else in llmgw reads the time, so that a whole fleet runs on a virtual clock in t
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -36,8 +38,9 @@ class SystemClock:
     # counts suspended time by itself.
     _source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-    def monotonic(self) -> float:
-        return time.clock_gettime(self._source)
+    def __init__(self) -> None:
+        # Read ten times in a request of the router: without a Python frame it costs a third.
+        self.monotonic: Callable[[], float] = partial(time.clock_gettime, self._source)
 
     def wall(self) -> float:
         return time.time()

@@ -9,12 +9,40 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import BinaryIO
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 _BATCH = 256
 _BATCHES_WAITING = 64
+
+
+class ByteSink(Protocol):
+    """Where lines go. Called from one thread of its own."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> None: ...
+
+
+class RotatingFile:
+    """A file that starts anew at a size, keeping one older part beside it."""
+
+    def __init__(self, path: Path, *, limit_bytes: int = 64 * 1024 * 1024) -> None:
+        self._path = path
+        self._limit = limit_bytes
+        self._file = path.open("ab")
+
+    def write(self, data: bytes, /) -> None:
+        if self._file.tell() + len(data) > self._limit:
+            self._file.close()
+            self._path.replace(self._path.with_suffix(self._path.suffix + ".1"))
+            self._file = self._path.open("ab")
+        self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 class AccessRecord(msgspec.Struct, omit_defaults=True):
@@ -41,7 +69,7 @@ class AccessLog:
     """Collects records and hands them over in batches. Where the writer cannot keep up, records
     are dropped and counted: a slow disk must not become a slow router."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: ByteSink) -> None:
         self.dropped = 0
         self._stream = stream
         self._encoder = msgspec.json.Encoder(decimal_format="number")

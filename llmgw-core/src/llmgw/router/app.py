@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import anyio
 from anyio import TASK_STATUS_IGNORED
@@ -20,7 +18,7 @@ from llmgw.contracts.sinks import Nudge
 from llmgw.domain.endpoints import Endpoint, ModelStatus, RouterUsage
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.domain.usage import UsageRecord
-from llmgw.router.access import AccessLog, AccessRecord
+from llmgw.router.access import AccessLog, AccessRecord, ByteSink, RotatingFile
 from llmgw.router.admission import Admission
 from llmgw.router.api import build_api
 from llmgw.router.forward import Ending, ForwardParts
@@ -29,6 +27,7 @@ from llmgw.router.front import Connection, Cors, Front, Limits
 from llmgw.router.ingress import Ingress
 from llmgw.router.ingress.ingress import Tables
 from llmgw.router.keys import KeyTable
+from llmgw.router.loads import LoadPoller
 from llmgw.router.metrics import RouterMetrics
 from llmgw.router.pool import ConnectionPool
 from llmgw.router.routes import hot_table
@@ -47,7 +46,8 @@ class Router:
     """One router. Implements EndpointSink, CatalogSink and UsageSource for whoever feeds it.
 
     Give `protocol` to `uvicorn.Config(http=…)` and `asgi` to its first argument; run `run`
-    beside it.
+    beside it. state_dir: where access records go; None, and no access_stream: nowhere.
+    keys_open: no API key is asked for.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Router:
         clock: Clock | None = None,
         state_dir: Path | None = None,
         keys_open: bool = True,
-        access_stream: BinaryIO | None = None,
+        access_stream: ByteSink | None = None,
     ) -> None:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
@@ -73,16 +73,17 @@ class Router:
         )
         self.selector.on_room = self.admission.room
         self.pool = ConnectionPool(self.wheel, connect_limit_s=settings.deadlines.connect)
-        self._adapters = dict(adapters or {})
-        self._state_dir = state_dir
+        self.loads = LoadPoller(self.selector, adapters or {}, settings.health, self.clock)
         self._heads = EngineHeads()
         self._tables = Tables(Table(), self.keys)
         self._endpoints: tuple[Endpoint, ...] = ()
         self._models: tuple[ModelStatus, ...] = ()
         self._epoch = Epoch(0)
+        if access_stream is None and state_dir is not None:
+            access_stream = RotatingFile(state_dir / "access.jsonl")
         self._access: AccessLog | None = None
-        if settings.access_log:
-            self._access = AccessLog(access_stream or sys.stdout.buffer)
+        if settings.access_log and access_stream is not None:
+            self._access = AccessLog(access_stream)
         self._draining = False
         self.forward = ForwardParts(
             deadlines=settings.deadlines,
@@ -94,6 +95,7 @@ class Router:
             pool=self.pool,
             heads=self._heads,
             metrics=self.metrics,
+            suspect=self.loads.suspect,
             ended=self._ended,
         )
         self.front = Front(
@@ -169,6 +171,7 @@ class Router:
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self.wheel.run)
+                await tasks.start(self.loads.run)
                 tasks.start_soon(self._keep_house)
                 task_status.started()
         finally:
@@ -182,10 +185,8 @@ class Router:
             await self.clock.sleep(_HOUSEKEEPING_S)
             ticks += 1
             self.admission.tick()
-            if ticks % 4 == 0:
-                self.selector.advance(self.clock.monotonic())
-                if self._access is not None:
-                    self._access.flush()
+            if ticks % 4 == 0 and self._access is not None:
+                self._access.flush()
 
     async def drain(self, limit_s: float) -> None:
         """Become unready, then wait until no request is in flight, at most `limit_s`."""

@@ -20,7 +20,6 @@ _BOUNDARY = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DATA_FIELD = re.compile(rb"^data(?::[ ]?|$)(.*)$", re.MULTILINE)
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
-_BRACE = re.compile(rb"[{}]")
 
 
 class Usage(msgspec.Struct):
@@ -150,15 +149,18 @@ def _is_error(data: bytes) -> bool:
 
 def read_usage(text: bytes) -> Usage | None:
     """Return the last `"usage": {…}` of an answer or a block of events, None if there is none."""
-    if b'"usage"' not in text:
-        return None
-    last = None
-    for match in _USAGE.finditer(text):
-        last = match
-    if last is None:
-        return None
+    place = text.rfind(b'"usage"')
+    while place >= 0:
+        match = _USAGE.match(text, place)
+        if match is not None:
+            return _usage_of(_object_at(text, match.end()))
+        place = text.rfind(b'"usage"', 0, place)  # this one was `"usage": null`
+    return None
+
+
+def _usage_of(raw: bytes) -> Usage | None:
     try:
-        said = _usage_decoder.decode(_object_at(text, last.end()))
+        said = _usage_decoder.decode(raw)
     except msgspec.DecodeError:
         return None
     details = said.prompt_tokens_details or said.input_tokens_details
@@ -170,12 +172,10 @@ def read_usage(text: bytes) -> Usage | None:
 
 def _object_at(text: bytes, start: int) -> bytes:
     """Return the object that begins at `start`. Objects of counts hold no strings with braces."""
-    depth = 0
-    for match in _BRACE.finditer(text, start):
-        depth += 1 if match[0] == b"{" else -1
-        if depth == 0:
-            return text[start : match.end()]
-    return b""
+    end = text.find(b"}", start) + 1
+    while end and text.count(b"{", start, end) != text.count(b"}", start, end):
+        end = text.find(b"}", end) + 1
+    return text[start:end]
 
 
 def without_usage_events(block: bytes) -> bytes:

@@ -48,6 +48,8 @@ _OUTCOME_OF = {
     EngineFailure.RESET: Outcome.RESET,
     EngineFailure.GARBLED: Outcome.ENGINE_ERROR,
 }
+# After these the health of the engine is looked at now, not at the next interval.
+_SUSPICIOUS = frozenset({Outcome.CONNECT_FAILED, Outcome.RESET, Outcome.IDLE_TIMEOUT})
 
 
 class _Phase(Enum):
@@ -531,6 +533,8 @@ class Exchange:
         series, self._series = self._series, None
         if reservation is not None:
             reservation.release(outcome)
+            if outcome in _SUSPICIOUS:
+                self._parts.suspect(reservation.endpoint.id)
         if series is not None:
             series.in_flight -= 1
             series.outcomes[outcome] = series.outcomes.get(outcome, 0) + 1

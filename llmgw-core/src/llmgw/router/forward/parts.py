@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from llmgw.clock import Clock
 from llmgw.config.server import Deadlines
+from llmgw.domain.ids import EndpointId
 from llmgw.router.admission import Admission
 from llmgw.router.forward.envelope import Envelope
 from llmgw.router.forward.heads import EngineHeads
@@ -17,9 +18,9 @@ from llmgw.router.sse import Usage
 from llmgw.router.timers import TimerWheel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Ending:
-    """One request that is over, for accounting."""
+    """One request that is over, for accounting. Not frozen, for price."""
 
     envelope: Envelope
     endpoint: str | None  #: the last one tried; None: none
@@ -44,4 +45,5 @@ class ForwardParts:
     pool: ConnectionPool
     heads: EngineHeads
     metrics: RouterMetrics
+    suspect: Callable[[EndpointId], None]  #: asked to look at an endpoint at once
     ended: Callable[[Ending], None]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from llmgw.clock import Clock
 from llmgw.contracts.balancing import RoutedRequest
 from llmgw.domain.keys import Scope
@@ -69,7 +71,7 @@ class Ingress:
             model, span, stream = read_form(request.body, request.content_type)
         else:
             fields = read_fields(request.body)
-            model, stream = fields.model, fields.stream
+            model, stream = fields.model, fields.stream is True
         target = self._find(model, grant)
         self._refuse_poison(route, request.body, started)
         if request.profile is not None:
@@ -89,8 +91,8 @@ class Ingress:
             request_id=request.request_id,
             routed=routed,
             stream=stream,
-            stream_given=fields is not None and fields.stream_given,
-            stream_options_given=fields is not None and fields.stream_options_given,
+            stream_given=fields is not None and fields.stream is not UNSET,
+            stream_options_given=fields is not None and fields.stream_options is not UNSET,
             wants_usage=fields is not None and fields.wants_usage,
             model_span=span,
             profile=request.profile,
@@ -125,10 +127,10 @@ class Ingress:
             value = request.header(needs.session_header.encode())
             session = value.decode("latin-1") if value is not None else None
         if session is None and needs.session_user_field and fields is not None:
-            session = fields.user
+            session = fields.session_user
         prompt = b""
         if needs.prompt_bytes and fields is not None:
-            prompt = fields.prompt(route.prompt_fields, needs.prompt_bytes)
+            prompt = fields.start_of_prompt(route.prompt_fields, needs.prompt_bytes)
         return RoutedRequest(
             model=target.name,
             session_key=session,

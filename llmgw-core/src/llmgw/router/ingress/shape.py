@@ -18,10 +18,11 @@ _LARGE = 4096
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
-class _Fields(msgspec.Struct):
-    """The types are checked by hand, for errors that name the field."""
+class BodyFields(msgspec.Struct):
+    """What the router reads of a JSON body. Types are checked by hand, for errors that name the
+    field; a Raw is the value as the client wrote it, empty where there is none."""
 
-    model: Any = msgspec.UNSET
+    model: Any = None
     stream: Any = msgspec.UNSET
     stream_options: Any = msgspec.UNSET
     user: Any = None
@@ -31,40 +32,26 @@ class _Fields(msgspec.Struct):
     query: msgspec.Raw = msgspec.Raw()
     text_1: msgspec.Raw = msgspec.Raw()
 
+    @property
+    def wants_usage(self) -> bool:
+        """The client itself asks for usage in its stream."""
+        options = self.stream_options
+        return isinstance(options, dict) and options.get("include_usage") is True
 
-_decoder = msgspec.json.Decoder(_Fields)
+    @property
+    def session_user(self) -> str | None:
+        return self.user if isinstance(self.user, str) else None
 
-
-class BodyFields:
-    """What the router knows of a JSON body."""
-
-    __slots__ = (
-        "_fields",
-        "model",
-        "stream",
-        "stream_given",
-        "stream_options_given",
-        "user",
-        "wants_usage",
-    )
-
-    def __init__(self, fields: _Fields) -> None:
-        self._fields = fields
-        self.model: str = fields.model
-        self.stream: bool = fields.stream is True
-        self.stream_given = fields.stream is not msgspec.UNSET
-        self.stream_options_given = fields.stream_options is not msgspec.UNSET
-        options = fields.stream_options
-        self.wants_usage = isinstance(options, dict) and options.get("include_usage") is True
-        self.user: str | None = fields.user if isinstance(fields.user, str) else None
-
-    def prompt(self, names: tuple[str, ...], limit: int) -> bytes:
-        """Return the start of the first of these fields that is there, as the client wrote it."""
+    def start_of_prompt(self, names: tuple[str, ...], limit: int) -> bytes:
+        """Return the start of the first of these fields that is there."""
         for name in names:
-            raw = memoryview(getattr(self._fields, name))
+            raw = memoryview(getattr(self, name))
             if raw:
                 return bytes(raw[:limit])
         return b""
+
+
+_decoder = msgspec.json.Decoder(BodyFields)
 
 
 def read_fields(body: bytes | bytearray) -> BodyFields:
@@ -76,19 +63,19 @@ def read_fields(body: bytes | bytearray) -> BodyFields:
     except (msgspec.DecodeError, RecursionError) as error:
         # Never `from error`, never its input: texts of users stay out of logs.
         raise _unreadable(body, error) from None
-    if fields.model is msgspec.UNSET or fields.model is None:
-        raise _bad("the field 'model' is missing", "model", "missing_required_parameter")
-    if not isinstance(fields.model, str):
+    if type(fields.model) is not str:
+        if fields.model is None:
+            raise _bad("the field 'model' is missing", "model", "missing_required_parameter")
         raise _bad("the field 'model' must be a string", "model", "invalid_type")
-    if not (
-        fields.stream is msgspec.UNSET or fields.stream is None or isinstance(fields.stream, bool)
-    ):
+    stream = fields.stream
+    if not (stream is msgspec.UNSET or stream is False or stream is True or stream is None):
         raise _bad("the field 'stream' must be true or false", "stream", "invalid_type")
-    if not isinstance(fields.stream_options, dict | None | msgspec.UnsetType):
+    options = fields.stream_options
+    if not (options is msgspec.UNSET or options is None or isinstance(options, dict)):
         raise _bad("the field 'stream_options' must be an object", "stream_options", "invalid_type")
     _check_depth(body)
     _check_keys(body, fields)
-    return BodyFields(fields)
+    return fields
 
 
 def _unreadable(body: bytes | bytearray, error: Exception) -> RequestError:
@@ -100,7 +87,7 @@ def _unreadable(body: bytes | bytearray, error: Exception) -> RequestError:
     return _bad(f"the request body is not valid JSON: {error}", None, "invalid_json")
 
 
-def _check_keys(body: bytes | bytearray, fields: _Fields) -> None:
+def _check_keys(body: bytes | bytearray, fields: BodyFields) -> None:
     """Refuse a second `model` or `stream` at the top level: two readers might choose differently.
 
     One search answers for nearly all bodies. Where the words occur again, or could be written
@@ -121,7 +108,7 @@ def _check_keys(body: bytes | bytearray, fields: _Fields) -> None:
                 raise _bad(f"the field {name!r} is there twice", name, "duplicate_parameter")
 
 
-def _without_prompt(body: bytes | bytearray, fields: _Fields) -> bytes | bytearray:
+def _without_prompt(body: bytes | bytearray, fields: BodyFields) -> bytes | bytearray:
     """Return a large body without its largest value, which holds no top-level key.
 
     The value is cut out only where it is found as it was read, so that whatever else stands
