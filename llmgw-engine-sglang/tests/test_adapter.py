@@ -74,7 +74,7 @@ def test_one_rank_is_served_under_the_canonical_name() -> None:
     (assignment,) = assignments(profile("sglang", devices={"count": 1}), ports_per_shard=13)
     launch = ADAPTER.launch(assignment)
     python, isolated, serve, *words = launch.argv
-    assert (python, isolated, Path(serve).name) == ("/opt/engine/bin/python", "-I", "serve.py")
+    assert (python, isolated, Path(serve).name) == ("/opt/engine/bin/python", "-Iu", "serve.py")
     assert words == [
         *("serve", "--model-path", "/models/tiny", "--host", "127.0.0.1", "--port", "20000"),
         *("--served-model-name", "acme/tiny-7b:q4", "--enable-metrics", "--enable-cache-report"),

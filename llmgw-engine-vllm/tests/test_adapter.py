@@ -105,7 +105,7 @@ def test_one_rank_is_served_with_every_name_and_drains_within_the_grace() -> Non
     (assignment,) = assignments(profile("vllm", devices={"count": 1}))
     launch = ADAPTER.launch(assignment)
     python, isolated, serve, *words = launch.argv
-    assert (python, isolated, Path(serve).name) == ("/opt/engine/bin/python", "-I", "serve.py")
+    assert (python, isolated, Path(serve).name) == ("/opt/engine/bin/python", "-Iu", "serve.py")
     assert words == [
         *("serve", "/models/tiny", "--served-model-name", "acme/tiny-7b:q4", "tiny"),
         *("--host", "127.0.0.1", "--port", "20000", "--shutdown-timeout", "30"),
@@ -115,6 +115,13 @@ def test_one_rank_is_served_with_every_name_and_drains_within_the_grace() -> Non
     ]
     assert launch.env["CUDA_VISIBLE_DEVICES"] == "GPU-0000-0000"
     assert launch.env["HF_HUB_OFFLINE"] == "1"
+
+
+def test_sockets_move_where_their_path_would_be_too_long() -> None:
+    (assignment,) = assignments(profile("vllm"))
+    long = replace(assignment, scratch="/var/lib/llmgw/" + "x" * 60)
+    assert ADAPTER.launch(long).env["VLLM_RPC_BASE_PATH"] == "/tmp"
+    assert "VLLM_RPC_BASE_PATH" not in ADAPTER.launch(assignment).env
 
 
 def test_a_longer_grace_is_a_longer_drain() -> None:

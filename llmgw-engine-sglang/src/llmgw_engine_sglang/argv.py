@@ -26,7 +26,7 @@ def serve_argv(assignment: Assignment, options: SglangOptions) -> tuple[str, ...
     interpreter = home.command or (home.python or sys.executable,)
     return (
         *interpreter,
-        "-I",
+        "-Iu",  # no packages but the environment's own, and no line held back from the log
         SERVE,
         "serve",
         "--model-path",

@@ -27,6 +27,9 @@ from llmgw_engine_vllm.options import REFUSED, REFUSED_ENV, VllmOptions
 
 _ENV = ("VLLM_", "NCCL_", "GLOO_", "UCX_", "OMP_", "TORCH_", "RAY_")
 _EXIT_S = 15  # after its drain it holds idle connections 5 s and takes 6 s to free its memory
+# Its processes meet at sockets in the temporary folder, named by 36 characters; the whole path
+# may have 107.
+_SOCKET_FOLDER_LIMIT = 107 - 37
 _WARM_UP_S = 1800.0  # compilation may happen at the first request
 
 
@@ -120,6 +123,8 @@ def _env(assignment: Assignment, options: VllmOptions) -> dict[str, str]:
         # Also when it is empty: a replica that was promised no device must not find one.
         "CUDA_VISIBLE_DEVICES": ",".join(spec.devices),
     }
+    if len(assignment.scratch) > _SOCKET_FOLDER_LIMIT:
+        env["VLLM_RPC_BASE_PATH"] = "/tmp"  # noqa: S108 - its names are random
     own = spec.peers[spec.rank].address if spec.peers else assignment.bind_address
     if spec.world_size > 1:
         env["VLLM_HOST_IP"] = own

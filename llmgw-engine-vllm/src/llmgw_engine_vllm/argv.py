@@ -17,7 +17,9 @@ from llmgw_engine_vllm.options import VllmOptions
 HTTP, MASTER, DATA_RPC, SIDE_CHANNEL = range(4)
 PORTS = 4
 
-_SERVE = str(Path(__file__).with_name("serve.py"))
+#: no packages but the environment's own, and no line held back from the log
+_ISOLATED = "-Iu"
+SERVE = str(Path(__file__).with_name("serve.py"))
 _RAY_RANK = str(Path(__file__).with_name("ray_rank.py"))
 #: switches that are on by default, so that `false` must be said
 _SAID_WHEN_FALSE = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
@@ -45,14 +47,14 @@ def serve_argv(assignment: Assignment, options: VllmOptions, *, drain_s: int) ->
 
 def _program(assignment: Assignment) -> tuple[str, ...]:
     home = assignment.home
-    return home.command or (home.python or sys.executable, "-I", _SERVE)
+    return home.command or (home.python or sys.executable, _ISOLATED, SERVE)
 
 
 def _ray_program(assignment: Assignment) -> tuple[str, ...]:
     spec = assignment.spec
     head = spec.peers[0]
     return (
-        *(assignment.home.python or sys.executable, "-I", _RAY_RANK),
+        *(assignment.home.python or sys.executable, _ISOLATED, _RAY_RANK),
         *("--own", spec.peers[spec.rank].address),
         *("--head", socket_address(head.address, head.ports[MASTER])),
         *("--devices", str(len(spec.devices))),

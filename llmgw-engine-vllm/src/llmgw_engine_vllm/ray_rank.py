@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-_RAY = (sys.executable, "-I", "-m", "ray.scripts.scripts", "start", "--disable-usage-stats")
+_RAY = (sys.executable, "-Iu", "-m", "ray.scripts.scripts", "start", "--disable-usage-stats")
 
 
 def main() -> NoReturn:
@@ -35,7 +35,7 @@ def main() -> NoReturn:
         raise SystemExit(code)
     os.environ["RAY_ADDRESS"] = given.head
     serve = str(Path(__file__).with_name("serve.py"))
-    become([sys.executable, "-I", serve, *served])
+    become([sys.executable, "-Iu", serve, *served])
 
 
 def become(argv: list[str]) -> NoReturn:
