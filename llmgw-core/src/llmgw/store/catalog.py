@@ -119,8 +119,7 @@ class CatalogRepository:
             _expect(connection, expected_version)
             if not 0 <= version <= _version(connection):
                 raise RequestError(
-                    f"there is no catalog version {version}; `llmgw ctl catalog history` "
-                    "lists them",
+                    f"there is no catalog version {version}; `llmgw ctl history` lists them",
                     status=404,
                     code="unknown_version",
                 )

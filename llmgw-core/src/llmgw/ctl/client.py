@@ -1,0 +1,153 @@
+"""Asks the admin API. httpx is imported with this module, so commands import it late."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import ValidationError
+
+from llmgw.adminapi.reply import PREFIX, ErrorReply, Reply
+from llmgw.ctl.target import Target
+from llmgw.errors import PermanentError, RequestError, TransientError
+
+T = TypeVar("T", bound=Reply)
+
+# Planning a large catalog takes the server two seconds; a node may take ten to answer.
+_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+
+
+class Client:
+    """One server. Raises TransientError if it cannot be reached, RequestError for its refusals."""
+
+    def __init__(self, target: Target, transport: httpx.BaseTransport | None = None) -> None:
+        self._target = target
+        headers = {"user-agent": "llmgw-ctl"}
+        if target.token is not None:
+            headers["authorization"] = f"Bearer {_header_safe(target.token.reveal())}"
+        # Proxies of the environment are for the internet, not for one's own servers.
+        self._http = httpx.Client(
+            base_url=target.server,
+            headers=headers,
+            timeout=_TIMEOUT,
+            trust_env=False,
+            transport=transport,
+        )
+
+    def get(self, path: str, **query: object) -> str:
+        """Return the body of a GET as sent. Query values of None are left out."""
+        return self._send("GET", path, query=query).text
+
+    def read(self, kind: type[T], path: str, **query: object) -> T:
+        """Return a GET's reply as a value."""
+        return parse(kind, self.get(path, **query))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        etag: str | None = None,
+        **query: object,
+    ) -> str:
+        """Return the body of the answer to a request that changes something."""
+        headers = {} if etag is None else {"if-match": etag}
+        return self._send(method, path, query=query, json=body, headers=headers).text
+
+    @contextmanager
+    def stream(self, path: str, **query: object) -> Iterator[Iterator[str]]:
+        """Yield the lines of an answer as they come; it may go on for ever."""
+        with (
+            self._translated(),
+            self._http.stream(
+                "GET",
+                PREFIX + path,
+                params=_present(query),
+                timeout=httpx.Timeout(30.0, connect=5.0, read=None),
+            ) as response,
+        ):
+            if response.is_error:
+                response.read()
+                raise _refusal(response)
+            yield response.iter_lines()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object],
+        json: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        with self._translated():
+            response = self._http.request(
+                method, PREFIX + path, params=_present(query), json=json, headers=headers
+            )
+        if response.is_error:
+            raise _refusal(response)
+        return response
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.InvalidURL:
+            raise PermanentError(
+                f"--server {self._target.server!r} is no URL; one looks like http://HOST:8081"
+            ) from None
+        except httpx.TimeoutException:
+            raise TransientError(f"{self._target.server} did not answer in time") from None
+        except httpx.HTTPError as error:
+            raise TransientError(
+                f"{self._target.server} cannot be reached ({error}); is the server running? "
+                "Another one is named by --server URL or a context"
+            ) from None
+
+
+def parse(kind: type[T], text: str) -> T:
+    """Read a reply. Raises PermanentError if the other end is no admin API, or a newer one."""
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError:
+        raise PermanentError(
+            f"the server's answer is no {kind.__name__}; is this the admin address (8081, not "
+            "8080), and is llmgw here at least as new as there?"
+        ) from None
+
+
+def escape(name: str) -> str:
+    """Return a name as one or more parts of a path; slashes of model names stay."""
+    return quote(name, safe="/")
+
+
+def _present(query: Mapping[str, object]) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in query.items()
+        if value is not None
+    }
+
+
+def _header_safe(token: str) -> str:
+    # httpx refuses such headers with an error that shows them; the server refuses them politely.
+    return token if token.isascii() and token.isprintable() else "invalid"
+
+
+def _refusal(response: httpx.Response) -> RequestError:
+    try:
+        error = ErrorReply.model_validate(json.loads(response.text)).error
+    except (ValueError, ValidationError):
+        return RequestError(
+            f"the server answered {response.status_code} and no reason; is this the admin address?",
+            status=response.status_code,
+        )
+    return RequestError(error.message, status=response.status_code, code=error.code)

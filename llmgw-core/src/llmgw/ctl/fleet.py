@@ -1,0 +1,381 @@
+"""What there is and how it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from llmgw.ctl.session import CtlCommand, Session, pass_session
+
+if TYPE_CHECKING:
+    from llmgw.adminapi.fleet import (
+        EndpointReply,
+        ModelReply,
+        NodeDetailReply,
+        NodeReply,
+        ReplicaReply,
+        StatusReply,
+    )
+
+
+@click.command(cls=CtlCommand, examples=["llmgw ctl status", "llmgw ctl --json status | jq .nodes"])
+@pass_session
+def status(session: Session) -> None:
+    """The cluster in one glance."""
+    raw = session.client.get("/status")
+
+    def text() -> str:
+        from llmgw.adminapi.fleet import StatusReply
+        from llmgw.ctl.client import parse
+
+        return status_text(parse(StatusReply, raw))
+
+    session.show(raw, text)
+
+
+def status_text(reply: StatusReply) -> str:
+    """Return the overview, problems last because they are read first on a terminal."""
+    from llmgw.ctl.render import counts, fields, plain
+
+    leading = reply.leadership
+    if leading is None:
+        role = "no control plane: static endpoints only"
+    else:
+        role = "leads" if leading.here else f"follows {leading.leader or 'nobody'}"
+        role += f", epoch {leading.epoch}" + ("" if leading.settled else ", settling")
+    lines = [
+        fields(
+            [
+                ("server", f"{reply.server} (llmgw {reply.version}), {role}"),
+                ("cluster", reply.cluster_id),
+                ("nodes", counts(reply.nodes.items())),
+                ("devices", f"{reply.devices_used} of {reply.devices_total} in use"),
+                ("models", counts(reply.models.items())),
+                ("replicas", counts(reply.replicas.items())),
+                ("endpoints", reply.endpoints),
+                ("requests", f"{reply.in_flight} in flight, {reply.queued} waiting"),
+            ]
+        )
+    ]
+    if reply.problems:
+        lines += ["", *(f"! {plain(problem)}" for problem in reply.problems)]
+    return "\n".join(lines)
+
+
+@click.command(cls=CtlCommand, examples=["llmgw ctl nodes"])
+@pass_session
+def nodes(session: Session) -> None:
+    """All nodes."""
+    raw = session.client.get("/nodes")
+
+    def text() -> str:
+        from llmgw.adminapi.fleet import NodesReply
+        from llmgw.ctl.client import parse
+
+        return nodes_table(parse(NodesReply, raw).nodes)
+
+    session.show(raw, text)
+
+
+def nodes_table(nodes: tuple[NodeReply, ...]) -> str:
+    """Return one line a node."""
+    import time
+
+    from llmgw.ctl.render import age, table
+
+    now = time.time()
+    return table(
+        ["NODE", "STATE", "POOL", "DEVICES", "FREE", "REPLICAS", "SEEN", "VERSION", "BECAUSE"],
+        (
+            [
+                node.id,
+                _node_state(node),
+                node.pool,
+                node.devices,
+                node.devices_free,
+                node.replicas,
+                age(node.last_seen_at, now),
+                node.version,
+                node.because,
+            ]
+            for node in nodes
+        ),
+    )
+
+
+def _node_state(node: NodeReply) -> str:
+    word = "draining" if node.draining else "cordoned" if node.cordoned else ""
+    return f"{node.state},{word}" if word else node.state
+
+
+@click.command(cls=CtlCommand, examples=["llmgw ctl node gpu-01"])
+@click.argument("node_id", metavar="NODE")
+@pass_session
+def node(session: Session, node_id: str) -> None:
+    """One node with its devices, engines, weights and replicas."""
+    from llmgw.ctl.client import escape
+
+    raw = session.client.get(f"/nodes/{escape(node_id)}")
+
+    def text() -> str:
+        from llmgw.adminapi.fleet import NodeDetailReply
+        from llmgw.ctl.client import parse
+
+        return _node_text(parse(NodeDetailReply, raw))
+
+    session.show(raw, text)
+
+
+def _node_text(node: NodeDetailReply) -> str:
+    import time
+
+    from llmgw.ctl.render import age, fields, size, table
+
+    mib = 1024 * 1024
+    parts = [
+        fields(
+            [
+                ("node", node.id),
+                ("state", f"{_node_state(node)} for {age(node.since_at, time.time())}"),
+                ("because", node.because),
+                ("host", f"{node.hostname or '-'} at {node.address or '-'}"),
+                ("pool", node.pool),
+                ("labels", [f"{key}={value}" for key, value in node.labels.items()]),
+                ("fabric", [f"{key}={value}" for key, value in node.fabric.items()]),
+                ("cpu, ram", f"{node.cpu_count} cores, {size(node.ram_mib * mib)}"),
+                ("ram free", _mib(node.ram_available_mib)),
+                ("disk free", _mib(node.disk_free_mib)),
+                ("engines", [f"{item.engine} {item.version}" for item in node.engines]),
+                ("weights", [item.ref for item in node.weights]),
+                ("agent", node.version),
+            ]
+        )
+    ]
+    if node.device_list:
+        parts.append(
+            table(
+                ["DEVICE", "KIND", "MEMORY", "USED", "BUSY", "HEALTH", "FABRIC", "HELD BY"],
+                (
+                    [
+                        device.index,
+                        device.kind,
+                        _mib(device.memory_mib),
+                        _mib(device.memory_used_mib),
+                        None if device.utilisation is None else f"{device.utilisation:.0%}",
+                        device.health_reason or device.health,
+                        device.island,
+                        device.used_by
+                        or (("another program",) if device.foreign_processes else ()),
+                    ]
+                    for device in node.device_list
+                ),
+            )
+        )
+    if node.replica_list:
+        parts.append(replicas_table(node.replica_list))
+    return "\n\n".join(parts)
+
+
+def _mib(value: int | None) -> str | None:
+    from llmgw.ctl.render import size
+
+    return None if value is None else size(value * 1024 * 1024)
+
+
+@click.command(cls=CtlCommand, examples=["llmgw ctl models"])
+@pass_session
+def models(session: Session) -> None:
+    """All models that clients may ask for."""
+    raw = session.client.get("/models")
+
+    def text() -> str:
+        from llmgw.adminapi.fleet import ModelsReply
+        from llmgw.ctl.client import parse
+
+        return models_table(parse(ModelsReply, raw).models)
+
+    session.show(raw, text)
+
+
+def models_table(models: tuple[ModelReply, ...]) -> str:
+    """Return one line a model."""
+    from llmgw.ctl.render import table
+
+    return table(
+        [
+            "MODEL",
+            "ALIASES",
+            "STATE",
+            "READY",
+            "WANTED",
+            "IN FLIGHT",
+            "WAITING",
+            "OWNER",
+            "WHY NOT",
+        ],
+        (
+            [
+                model.name,
+                model.aliases,
+                model.state,
+                model.ready,
+                None if model.wanted_max is None else f"{model.wanted_min}-{model.wanted_max}",
+                model.in_flight,
+                model.queued,
+                model.owner,
+                model.refusal.sentence if model.refusal else None,
+            ]
+            for model in models
+        ),
+    )
+
+
+@click.command(
+    cls=CtlCommand, examples=["llmgw ctl replicas", "llmgw ctl replicas --model smollm2"]
+)
+@click.option("--model", help="Of this model only.")
+@pass_session
+def replicas(session: Session, model: str | None) -> None:
+    """All replicas, with the causes of failures below the table."""
+    raw = session.client.get("/replicas")
+
+    def text() -> str:
+        from llmgw.adminapi.fleet import ReplicasReply
+        from llmgw.ctl.client import parse
+
+        found = parse(ReplicasReply, raw).replicas
+        shown = tuple(item for item in found if model in (None, item.model))
+        return "\n\n".join(filter(None, [replicas_table(shown), _failures(shown)]))
+
+    session.show(raw, text)
+
+
+def replicas_table(replicas: tuple[ReplicaReply, ...]) -> str:
+    """Return one line a replica."""
+    import time
+
+    from llmgw.ctl.render import age, table
+
+    now = time.time()
+    return table(
+        ["REPLICA", "MODEL", "PROFILE", "STATE", "AGE", "NODES", "DEVICES", "IN FLIGHT", "RESTARTS",
+         "REASON"],
+        (
+            [
+                replica.id,
+                replica.model,
+                replica.profile,
+                replica.state,
+                age(replica.since_at, now),
+                replica.nodes,
+                replica.devices,
+                replica.in_flight,
+                replica.restarts,
+                replica.reason or next((s.progress for s in replica.shards if s.progress), ""),
+            ]
+            for replica in replicas
+        ),
+    )  # fmt: skip
+
+
+def _failures(replicas: tuple[ReplicaReply, ...]) -> str:
+    from llmgw.ctl.render import plain
+
+    lines = []
+    for replica in replicas:
+        for shard in replica.shards:
+            if shard.cause:
+                lines.append(f"{shard.id} on {shard.node}: {plain(shard.message)} [{shard.cause}]")
+                if shard.hint:
+                    lines.append(f"  way out: {plain(shard.hint)}")
+                lines.append(f"  its log: llmgw ctl logs {shard.node} --source {shard.id}")
+    return "\n".join(lines)
+
+
+@click.command(cls=CtlCommand, examples=["llmgw ctl endpoints"])
+@pass_session
+def endpoints(session: Session) -> None:
+    """Where this server's router sends requests."""
+    raw = session.client.get("/endpoints")
+
+    def text() -> str:
+        from llmgw.adminapi.fleet import EndpointsReply
+        from llmgw.ctl.client import parse
+
+        return endpoints_table(parse(EndpointsReply, raw).endpoints)
+
+    session.show(raw, text)
+
+
+def endpoints_table(endpoints: tuple[EndpointReply, ...]) -> str:
+    """Return one line an endpoint."""
+    from llmgw.ctl.render import table
+
+    return table(
+        ["ENDPOINT", "MODELS", "STATE", "IN FLIGHT", "LIMIT", "PRIORITY", "WEIGHT", "NODE", "URL"],
+        (
+            [
+                endpoint.id,
+                endpoint.models,
+                endpoint.state,
+                endpoint.in_flight,
+                endpoint.max_inflight,
+                endpoint.priority,
+                f"{endpoint.weight:g}",
+                endpoint.node,
+                endpoint.url,
+            ]
+            for endpoint in endpoints
+        ),
+    )
+
+
+@click.command(
+    cls=CtlCommand, examples=["llmgw ctl explain llama-3.1-8b", "llmgw ctl explain --node gpu-01"]
+)
+@click.argument("name", metavar="MODEL|NODE")
+@click.option("--node", "is_node", is_flag=True, help="The name is a node's.")
+@pass_session
+def explain(session: Session, name: str, is_node: bool) -> None:
+    """Why a model has not all its replicas, or why a node gets none."""
+    from llmgw.ctl.client import escape
+
+    kind = "node" if is_node else "model"
+    raw = session.client.get(f"/explain/{kind}/{escape(name)}")
+
+    def text() -> str:
+        from llmgw.adminapi.explain import ExplainReply
+        from llmgw.ctl.client import parse
+        from llmgw.ctl.render import plain, refusal_tree
+
+        reply = parse(ExplainReply, raw)
+        head = f"{reply.subject}: {reply.summary}"
+        return "\n".join([plain(head), *refusal_tree(reply.refusals)])
+
+    session.show(raw, text)
+
+
+@click.command(cls=CtlCommand, examples=["llmgw ctl route llama3"])
+@click.argument("model")
+@pass_session
+def route(session: Session, model: str) -> None:
+    """What the router would do with a request for MODEL now, and why."""
+    from llmgw.ctl.client import escape
+
+    raw = session.client.get(f"/route/{escape(model)}")
+
+    def text() -> str:
+        from llmgw.adminapi.fleet import RouteReply
+        from llmgw.ctl.client import parse
+        from llmgw.ctl.render import plain
+
+        reply = parse(RouteReply, raw)
+        head = f"{reply.model} is {reply.state}: "
+        head += (
+            f"to {reply.chosen} ({reply.because})" if reply.chosen else f"none ({reply.because})"
+        )
+        why = f"\n{plain(reply.refusal)}" if reply.refusal else ""
+        return f"{plain(head)}{why}\n\n{endpoints_table(reply.endpoints)}"
+
+    session.show(raw, text)

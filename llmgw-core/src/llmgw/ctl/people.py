@@ -1,0 +1,327 @@
+"""Events, usage, and what opens which door."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from llmgw.ctl.nodes import Duration
+from llmgw.ctl.session import CtlCommand, ListingGroup, Session, pass_session
+
+
+@click.command(
+    cls=CtlCommand,
+    examples=[
+        "llmgw ctl events -n 20",
+        "llmgw ctl events --subject 'node gpu-01'",
+        "llmgw ctl events -f",
+    ],
+)
+@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--subject", help="Of this only, such as `node gpu-01`.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with new ones, until Ctrl-C.")
+@pass_session
+def events(session: Session, limit: int, subject: str | None, follow: bool) -> None:
+    """What happened and who did it, oldest first."""
+    raw = session.client.get("/events", limit=limit, subject=subject)
+    found = json.loads(raw)["events"]
+    session.show(raw, lambda: "\n".join(_event_line(item) for item in reversed(found)))
+    if not follow:
+        return
+    after = found[0]["id"] if found else None
+    with session.client.stream("/events/follow", after=after) as lines:
+        for line in lines:
+            event = json.loads(line)
+            if subject in (None, event["subject"]):
+                click.echo(line if session.as_json else _event_line(event))
+
+
+def _event_line(event: dict[str, Any]) -> str:
+    from llmgw.ctl.render import plain
+
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
+    text = f"{stamp}  {event['kind']}  {event['subject']}  {event['message']}  ({event['who']})"
+    return plain(text)
+
+
+@click.command(
+    cls=CtlCommand,
+    examples=[
+        "llmgw ctl usage",
+        "llmgw ctl usage --by key,day --since 7d",
+        "llmgw ctl usage --model llama",
+    ],
+)
+@click.option("--by", default="key,model", show_default=True, help="Of key, model, day, hour.")
+@click.option("--since", type=Duration(), default="30d", show_default=True, help="How far back.")
+@click.option("--key", help="Of this key's id only.")
+@click.option("--model", help="Of this model only.")
+@pass_session
+def usage(session: Session, by: str, since: float, key: str | None, model: str | None) -> None:
+    """Requests and tokens."""
+    raw = session.client.get("/usage", by=by, since=time.time() - since, key=key, model=model)
+
+    def text() -> str:
+        from llmgw.adminapi.history import UsageReply
+        from llmgw.ctl.client import parse
+        from llmgw.ctl.render import table
+
+        return table(
+            ["FROM", "KEY", "MODEL", "REQUESTS", "FAILED", "PROMPT", "CACHED", "COMPLETION"],
+            (
+                [
+                    None
+                    if row.start_at is None
+                    else time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(row.start_at)),
+                    row.key_name or row.key,
+                    row.model,
+                    row.requests,
+                    row.failed,
+                    row.prompt_tokens,
+                    row.cached_tokens,
+                    row.completion_tokens,
+                ]
+                for row in parse(UsageReply, raw).rows
+            ),
+        )
+
+    session.show(raw, text)
+
+
+@click.group(cls=ListingGroup)
+def keys() -> None:
+    """API keys: who may send requests to which models."""
+
+
+@keys.command("list", cls=CtlCommand, examples=["llmgw ctl keys list"])
+@pass_session
+def list_keys(session: Session) -> None:
+    """All API keys, ended ones too."""
+    raw = session.client.get("/keys")
+
+    def text() -> str:
+        from llmgw.adminapi.access import KeysReply
+        from llmgw.ctl.client import parse
+        from llmgw.ctl.render import age, table
+
+        now = time.time()
+        return table(
+            ["KEY", "NAME", "MODELS", "LIMITS", "AGE", "ENDS", "USABLE"],
+            (
+                [
+                    key.id,
+                    key.name,
+                    "all" if key.models is None else key.models,
+                    [f"{name}={value}" for name, value in key.limits if value is not None],
+                    age(key.created_at, now),
+                    None if key.expires_at is None else age(key.expires_at, now),
+                    key.usable,
+                ]
+                for key in parse(KeysReply, raw).keys
+            ),
+        )
+
+    session.show(raw, text)
+
+
+def _limit_options(function: Any) -> Any:
+    """Add the options that say what a key may use."""
+    for option, text in (
+        ("--tokens-per-month", "Tokens in a calendar month, UTC."),
+        ("--tokens-per-day", "Tokens in a day, UTC."),
+        ("--concurrent", "Requests at a time."),
+        ("--tokens-per-minute", "Tokens in a minute."),
+        ("--requests-per-minute", "Requests in a minute."),
+    ):
+        function = click.option(option, type=click.IntRange(min=1), help=text)(function)
+    return click.option(
+        "--model", "models", multiple=True, help="May use this model; repeatable. None given: all."
+    )(function)
+
+
+def _what(models: tuple[str, ...], limits: dict[str, int | None]) -> dict[str, Any]:
+    limits["concurrent_requests"] = limits.pop("concurrent")
+    return {"models": models or None, "limits": limits}
+
+
+@keys.command(
+    cls=CtlCommand, examples=["llmgw ctl keys create ci --model llama3 --requests-per-minute 60"]
+)
+@click.argument("name")
+@click.option("--lifetime", type=Duration(), help="Ends by itself after this long.")
+@_limit_options
+@pass_session
+def create(
+    session: Session,
+    /,
+    name: str,
+    lifetime: float | None,
+    models: tuple[str, ...],
+    **limits: int | None,
+) -> None:
+    """Make a key for NAME. The key is printed now and can never be shown again."""
+    body = {"name": name, "lifetime_s": lifetime, **_what(models, limits)}
+    _show_secret(session, session.client.send("POST", "/keys", body))
+
+
+@keys.command(
+    cls=CtlCommand, examples=["llmgw ctl keys change 3f2a9c01b7de --tokens-per-day 100000"]
+)
+@click.argument("key_id", metavar="KEY")
+@_limit_options
+@pass_session
+def change(session: Session, /, key_id: str, models: tuple[str, ...], **limits: int | None) -> None:
+    """Replace what KEY may use, all of it: what is not given is not limited."""
+    from llmgw.ctl.client import escape
+
+    raw = session.client.send("PUT", f"/keys/{escape(key_id)}", _what(models, limits))
+    session.show(raw, lambda: f"{key_id} is changed")
+
+
+@keys.command(cls=CtlCommand, examples=["llmgw ctl keys revoke 3f2a9c01b7de"])
+@click.argument("key_id", metavar="KEY")
+@pass_session
+def revoke(session: Session, key_id: str) -> None:
+    """End KEY for good."""
+    from llmgw.ctl.client import escape
+
+    raw = session.client.send("DELETE", f"/keys/{escape(key_id)}")
+    session.show(raw, lambda: f"{key_id} is revoked")
+
+
+@click.group(cls=ListingGroup)
+def tokens() -> None:
+    """Admin tokens: who may look at the cluster, run it, or own it."""
+
+
+@tokens.command("list", cls=CtlCommand, examples=["llmgw ctl tokens list"])
+@pass_session
+def list_tokens(session: Session) -> None:
+    """All admin tokens, ended ones too."""
+    raw = session.client.get("/tokens")
+
+    def text() -> str:
+        from llmgw.adminapi.access import TokensReply
+        from llmgw.ctl.client import parse
+        from llmgw.ctl.render import age, table
+
+        now = time.time()
+        return table(
+            ["TOKEN", "NAME", "ROLE", "AGE", "ENDS", "USABLE"],
+            (
+                [
+                    token.id,
+                    token.name,
+                    token.role,
+                    age(token.created_at, now),
+                    None if token.expires_at is None else age(token.expires_at, now),
+                    token.usable,
+                ]
+                for token in parse(TokensReply, raw).tokens
+            ),
+        )
+
+    session.show(raw, text)
+
+
+@tokens.command(
+    "create", cls=CtlCommand, examples=["llmgw ctl tokens create grafana --role viewer"]
+)
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice(["viewer", "operator", "admin"]),
+    default="viewer",
+    show_default=True,
+    help="viewer looks, operator moves work and reads logs, admin changes everything.",
+)
+@click.option("--lifetime", type=Duration(), help="Ends by itself after this long.")
+@pass_session
+def create_token(session: Session, name: str, role: str, lifetime: float | None) -> None:
+    """Make a token for NAME. It is printed now and can never be shown again."""
+    body = {"name": name, "role": role, "lifetime_s": lifetime}
+    _show_secret(session, session.client.send("POST", "/tokens", body))
+
+
+@tokens.command("revoke", cls=CtlCommand, examples=["llmgw ctl tokens revoke 3f2a9c01b7de"])
+@click.argument("token_id", metavar="TOKEN")
+@pass_session
+def revoke_token(session: Session, token_id: str) -> None:
+    """End TOKEN for good."""
+    from llmgw.ctl.client import escape
+
+    raw = session.client.send("DELETE", f"/tokens/{escape(token_id)}")
+    session.show(raw, lambda: f"{token_id} is revoked")
+
+
+@click.group(cls=ListingGroup)
+def join_token() -> None:
+    """Join tokens: how a node becomes part of the cluster."""
+
+
+@join_token.command("list", cls=CtlCommand, examples=["llmgw ctl join-token list"])
+@pass_session
+def list_join_tokens(session: Session) -> None:
+    """All join tokens, spent ones too."""
+    raw = session.client.get("/join-tokens")
+
+    def text() -> str:
+        from llmgw.adminapi.access import JoinTokensReply
+        from llmgw.ctl.client import parse
+        from llmgw.ctl.render import age, table
+
+        now = time.time()
+        return table(
+            ["TOKEN", "POOL", "USES LEFT", "LOCAL", "AGE", "ENDS", "USABLE"],
+            (
+                [
+                    token.id,
+                    token.pool,
+                    "any" if token.uses_left is None else token.uses_left,
+                    token.local_only,
+                    age(token.created_at, now),
+                    None if token.expires_at is None else age(token.expires_at, now),
+                    token.usable,
+                ]
+                for token in parse(JoinTokensReply, raw).tokens
+            ),
+        )
+
+    session.show(raw, text)
+
+
+@join_token.command(
+    "create",
+    cls=CtlCommand,
+    examples=["llmgw ctl join-token create", "llmgw ctl join-token create --uses 8 --pool chat"],
+)
+@click.option("--pool", help="Binds the nodes to this pool.")
+@click.option("--uses", type=click.IntRange(1, 100_000), default=1, show_default=True)
+@click.option("--lifetime", type=Duration(), default="30m", show_default=True)
+@pass_session
+def create_join_token(session: Session, pool: str | None, uses: int, lifetime: float) -> None:
+    """Make a join token. It is printed now and can never be shown again."""
+    body = {"pool": pool, "uses": uses, "lifetime_s": lifetime}
+    _show_secret(session, session.client.send("POST", "/join-tokens", body))
+
+
+@join_token.command("revoke", cls=CtlCommand, examples=["llmgw ctl join-token revoke 3f2a9c01b7de"])
+@click.argument("token_id", metavar="TOKEN")
+@pass_session
+def revoke_join_token(session: Session, token_id: str) -> None:
+    """End TOKEN; nodes that have joined with it stay."""
+    from llmgw.ctl.client import escape
+
+    raw = session.client.send("DELETE", f"/join-tokens/{escape(token_id)}")
+    session.show(raw, lambda: f"{token_id} is revoked")
+
+
+def _show_secret(session: Session, raw: str) -> None:
+    """Print the secret alone, so that it can be piped; what it is goes to stderr."""
+    reply = json.loads(raw)
+    if not session.as_json:
+        click.echo(f"id {reply['id']}; keep this, it cannot be shown again:", err=True)
+    session.show(raw, lambda: str(reply["secret"]))

@@ -1,0 +1,89 @@
+"""Texts for a terminal: aligned tables, ages, sizes, trees. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from llmgw.adminapi.explain import RefusalReply
+from llmgw.domain.units import format_duration
+
+# What engines and clients wrote must not move the cursor or recolour the screen (C057).
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """Return text whose control characters are visible and harmless."""
+    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return an aligned table; a blank is `-`, so that columns can be cut by `awk`."""
+    cells = [list(titles), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
+
+
+def fields(pairs: Iterable[tuple[str, object]]) -> str:
+    """Return `name   value` lines."""
+    known = [(name, _cell(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in known), default=0)
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in known)
+
+
+def age(at: float | None, now: float) -> str:
+    """Return how long ago a time was; `in 5m` for one to come."""
+    if at is None:
+        return "-"
+    return format_duration(now - at) if at <= now else f"in {format_duration(at - now)}"
+
+
+def size(count: float | None) -> str:
+    """Return bytes in the unit that fits."""
+    if count is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def counts(by_state: Iterable[tuple[str, int]]) -> str:
+    """Return `2 ready, 1 lost`."""
+    return ", ".join(f"{count} {state}" for state, count in by_state) or "none"
+
+
+def refusal_tree(refusals: Iterable[RefusalReply], depth: int = 0) -> list[str]:
+    """Return why not, one line a reason, those that it is made of indented below it."""
+    lines = []
+    for refusal in refusals:
+        where = " ".join(
+            f"{word} {name}"
+            for word, name in (("profile", refusal.profile), ("node", refusal.node))
+            if name
+        )
+        lines.append("  " * depth + f"{plain(refusal.sentence)}  [{refusal.code}]")
+        if where and where not in refusal.sentence:
+            lines[-1] += f"  ({plain(where)})"
+        if refusal.need or refusal.have:
+            figures = f"needs {refusal.need or '-'}, has {refusal.have or '-'}"
+            if figures not in refusal.sentence:
+                lines.append("  " * (depth + 1) + plain(figures))
+        if refusal.hint:
+            lines.append("  " * (depth + 1) + f"way out: {plain(refusal.hint)}")
+        lines += refusal_tree(refusal.parts, depth + 1)
+    return lines
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "" or value == ():
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        value = ",".join(str(item) for item in value)
+    return plain(str(value)).replace("\n", " ").replace("\t", " ")
