@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -105,7 +106,44 @@ def agent(
         quiet_grpc()
         from llmgw_agent.node.app import run_agent
 
-        run_agent(ctx.obj)
+        try:
+            run_agent(ctx.obj)
+        except BaseExceptionGroup as group:
+            raise _plain(group) from None
+
+
+@agent.command()
+@click.option("--json", "as_json", is_flag=True, help="All of it, for programs.")
+@click.pass_context
+def status(ctx: click.Context, as_json: bool) -> None:
+    """Show this node as its agent sees it; needs no server, nor a running agent.
+
+    \b
+    Examples:
+        llmgw agent status
+        llmgw agent --state-dir /var/lib/llmgw/agent status --json
+    """
+    import msgspec
+
+    from llmgw_agent.node.app import state_dir_of
+    from llmgw_agent.node.status import read_status
+    from llmgw_agent.render import status_text
+
+    found = read_status(state_dir_of(ctx.obj))
+    click.echo(msgspec.json.encode(found) if as_json else status_text(found, time.time()))
+
+
+def _plain(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the one error that a person can act on, out of the tasks that it came through."""
+    from llmgw.errors import LlmgwError
+
+    expected = group.subgroup(LlmgwError)
+    while expected is not None:
+        first = expected.exceptions[0]
+        if not isinstance(first, BaseExceptionGroup):
+            return first
+        expected = first
+    return group
 
 
 def _parts(lists: Iterable[str]) -> list[str]:

@@ -1,0 +1,55 @@
+"""A hub in a process of its own, for tests that stop or kill it: `python hub_process.py ADDRESS`.
+
+Prints one line when agents may connect and one per registration.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anyio
+
+from llmgw.clock import SystemClock
+from llmgw.contracts.dispatch import DispatcherContext
+from llmgw.domain.ids import NodeId, SessionId
+from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
+from llmgw.testing.trust import InMemoryTrust
+from llmgw_agent.hub.dispatcher import HubDispatcher
+
+
+class Printer:
+    """A ReportSink that prints registrations."""
+
+    def registered(self, registration: Registration) -> None:
+        say(f"registered {registration.inventory.node}")
+
+    def heartbeat(self, node: NodeId, beat: Heartbeat) -> None: ...
+
+    def shard_reported(self, node: NodeId, session: SessionId, report: ShardReport) -> None: ...
+
+    def rejected(self, rejection: Rejection) -> None: ...
+
+    def disconnected(self, node: NodeId, session: SessionId) -> None: ...
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+async def main(listen: str, heartbeat_s: float) -> None:
+    context = DispatcherContext(
+        agent_listen=listen, state_dir=Path(), trust=InMemoryTrust(), clock=SystemClock()
+    )
+    dispatcher = HubDispatcher(context, heartbeat_s=heartbeat_s)
+    async with anyio.create_task_group() as tasks:
+        say(
+            await tasks.start(
+                lambda *, task_status: dispatcher.run(Printer(), task_status=task_status)
+            )
+        )
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1], float(sys.argv[2]))
