@@ -147,7 +147,8 @@ class Server:
         api = address_of(sockets["listen"])
         async with anyio.create_task_group() as base:
             await base.start(router.run)
-            parts.endpoints.publish()
+            await parts.feeding.restore(parts.endpoints, router)
+            await base.start(parts.feeding.run)
             if parts.books is not None:
                 await base.start(parts.books.store.keep_fresh)
             async with anyio.create_task_group() as listeners:
@@ -192,6 +193,7 @@ class Server:
                 view=fleet.plane.view if fleet else None,
                 router=parts.router,
                 dispatcher=fleet.dispatcher if fleet else None,
+                feed=parts.feeding.feed,
                 check_catalog=fleet.plane.check_catalog if fleet else lambda _: (),
                 follow=books.follower.refresh if books else anyio.lowlevel.checkpoint,
                 metrics=parts.router.metrics_page,

@@ -23,12 +23,16 @@ from llmgw.contracts.dispatch import Dispatcher, DispatcherContext
 from llmgw.contracts.leases import LeaseStore
 from llmgw.control.plane import ControlPlane
 from llmgw.domain.catalog import Model
+from llmgw.domain.keys import ApiKey, KeySpend
 from llmgw.domain.secret import Secret
+from llmgw.domain.usage import UsageBatch
 from llmgw.errors import ConfigError, Problem
 from llmgw.logs import get_logger
 from llmgw.plugins import Registry, Supplied
 from llmgw.router.app import Router
+from llmgw.router.feed import FeedSource, LastTable
 from llmgw.server.deposits import Deposits, ModelsByFile
+from llmgw.server.feeding import LAST_TABLE_FILE, Feeding, UsageOfAll
 from llmgw.server.listeners import check_free
 from llmgw.server.static import EndpointsOfBoth, static_endpoints
 from llmgw.store import Follower, Listeners, Store, open_store
@@ -63,6 +67,7 @@ class Parts:
     endpoints: EndpointsOfBoth  #: the router's, the configuration's and the fleet's joined
     fleet: Fleet | None  #: None: no control plane runs here
     books: Books | None  #: None: nothing needs a store
+    feeding: Feeding  #: tells stand-alone routers the same as the one in this process
 
 
 def keys_are_open(settings: ServerSettings) -> bool:
@@ -114,14 +119,30 @@ def compose(
         state_dir=loaded.state_dir,
         keys_open=keys_are_open(settings),
     )
+    feed = FeedSource(
+        cluster=store.cluster_id if store else "",
+        server=server_name(),
+        clock=clock,
+        store=partial(_add_usage, store) if store else None,
+    )
     static = static_endpoints(settings.endpoints, registry.engines)
-    endpoints = EndpointsOfBoth(router, static)
+    endpoints = EndpointsOfBoth([router, feed], static)
     fleet = None
     if store is not None and known_nodes is not None:
-        fleet = _fleet(loaded, registry, clock, router, endpoints, store, known_nodes)
-        router.nudges = fleet.plane
-    books = _books(loaded, clock, router, fleet, store) if store is not None else None
-    return Parts(router=router, endpoints=endpoints, fleet=fleet, books=books)
+        fleet = _fleet(loaded, registry, clock, router, feed, endpoints, store, known_nodes)
+        router.nudges = feed.nudges = fleet.plane
+    books = _books(loaded, clock, router, feed, fleet, store) if store is not None else None
+    feeding = Feeding(
+        feed,
+        LastTable(loaded.state_dir / LAST_TABLE_FILE) if fleet else None,
+        plane=fleet.plane if fleet else None,
+        clock=clock,
+    )
+    return Parts(router=router, endpoints=endpoints, fleet=fleet, books=books, feeding=feeding)
+
+
+async def _add_usage(store: Store, batch: UsageBatch) -> None:
+    await store.run(partial(store.usage.add, batch))
 
 
 def _fleet(
@@ -129,6 +150,7 @@ def _fleet(
     registry: Registry,
     clock: Clock,
     router: Router,
+    feed: FeedSource,
     endpoints: EndpointsOfBoth,
     store: Store,
     known_nodes: int,
@@ -153,9 +175,9 @@ def _fleet(
         lease_store=_lease_store(settings, registry, store),
         holder=server_name(),
         endpoint_sinks=[endpoints],
-        catalog_sinks=[router],
+        catalog_sinks=[router, feed],
         sinks=tuple(registry.sinks(settings.plugins).objects.values()),
-        usage=router,
+        usage=UsageOfAll([router, feed]),
         events=store.events,
         agent_version=".".join(metadata.version("llmgw-core").split(".")[:2]),
         clock=clock,
@@ -171,12 +193,22 @@ def _lease_store(settings: ServerSettings, registry: Registry, store: Store) -> 
 
 
 def _books(
-    loaded: Loaded, clock: Clock, router: Router, fleet: Fleet | None, store: Store
+    loaded: Loaded,
+    clock: Clock,
+    router: Router,
+    feed: FeedSource,
+    fleet: Fleet | None,
+    store: Store,
 ) -> Books:
-    listeners = Listeners(keys=router.keys.replace)
+    def keys_changed(keys: tuple[ApiKey, ...], spend: tuple[KeySpend, ...]) -> None:
+        router.keys.replace(keys, spend)
+        feed.publish_keys(keys)
+        feed.publish_spend(spend)
+
+    listeners = Listeners(keys=keys_changed)
     if fleet is not None:
         listeners = Listeners(
-            keys=router.keys.replace,
+            keys=keys_changed,
             catalog=partial(put_in_force, fleet.plane),
             nodes=fleet.plane.know_nodes,
             node_forgotten=fleet.plane.forget_node,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from llmgw.config.server import StaticEndpoint
 from llmgw.contracts.engine import EngineAdapter
@@ -16,8 +16,8 @@ from llmgw.errors import ConfigError, Problem
 class EndpointsOfBoth:
     """An endpoint sink that adds the static endpoints to each list of the fleet."""
 
-    def __init__(self, sink: EndpointSink, static: tuple[Endpoint, ...]) -> None:
-        self._sink = sink
+    def __init__(self, sinks: Sequence[EndpointSink], static: tuple[Endpoint, ...]) -> None:
+        self._sinks = sinks
         self._static = static
         self._fleet: tuple[Endpoint, ...] = ()
         self._epoch = Epoch(0)
@@ -34,7 +34,8 @@ class EndpointsOfBoth:
 
     def publish(self) -> None:
         """Hand the whole list on, as at the start when only the configuration's part is there."""
-        self._sink.publish_endpoints((*self._static, *self._fleet), self._epoch)
+        for sink in self._sinks:
+            sink.publish_endpoints((*self._static, *self._fleet), self._epoch)
 
 
 def static_endpoints(

@@ -54,7 +54,7 @@ class FeedSource:
     ) -> None:
         self._clock = clock
         self._store = store
-        self._nudges = nudges
+        self.nudges = nudges  #: may be set later, before anything is received
         self._snapshot = FeedSnapshot(
             cluster=cluster, server=server, epoch=Epoch(0), leading=False, serial=0
         )
@@ -64,6 +64,11 @@ class FeedSource:
         self._heard: dict[str, _Heard] = {}
 
     # -- what routers are told ---------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> FeedSnapshot:
+        """What routers are told now."""
+        return self._snapshot
 
     def publish_endpoints(self, endpoints: tuple[Endpoint, ...], epoch: Epoch) -> None:
         self._publish(endpoints=endpoints, epoch=epoch)
@@ -153,9 +158,9 @@ class FeedSource:
                 f"not a router's report: {error}", code="unreadable_report"
             ) from None
         self._heard[report.router] = _Heard(report, self._clock.monotonic())
-        if self._nudges is not None:
+        if self.nudges is not None:
             for model in report.nudges:
-                self._nudges.nudge(model)
+                self.nudges.nudge(model)
         if report.batch is not None and self._store is not None:
             await self._store(report.batch)
 
