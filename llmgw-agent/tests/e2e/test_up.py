@@ -109,11 +109,12 @@ def test_tokens_arrive_one_after_the_other(serving: Site) -> None:
 
 
 def test_a_client_that_leaves_frees_the_engines_slot_within_a_second(serving: Site) -> None:
-    body = {"model": "smollm2", "messages": QUESTION, "max_tokens": 4000, "stream": True}
+    long = [{"role": "user", "content": "Tell me a very long story about a dragon."}]
+    body = {"model": "smollm2", "messages": long, "max_tokens": 1500, "stream": True}
     url = f"{serving.base_url}/v1/chat/completions"
     with httpx.stream("POST", url, json=body, trust_env=False, timeout=60) as reply:
         next(reply.iter_lines())
-        assert busy_slots(serving) == 1
+        wait_for("the slot is taken", lambda: busy_slots(serving) == 1, 5)
     left = time.monotonic()
     wait_for("the slot is free", lambda: busy_slots(serving) == 0, 5)
     assert time.monotonic() - left < 1.0

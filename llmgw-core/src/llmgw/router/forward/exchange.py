@@ -194,7 +194,9 @@ class Exchange:
         if not envelope.stream and not endpoint.cancels_plain_requests:
             self._assembles = envelope.route.assembly
         served = self._served_name(endpoint)
-        self.renaming = Renaming(served, envelope.model) if served != envelope.model else None
+        # Engines take every alias, and answer with the first name whatever was asked.
+        told = endpoint.served_name or endpoint.models[0]
+        self.renaming = Renaming(told, envelope.model) if told != envelope.model else None
         asks_stream = envelope.stream or self._assembles is not None
         self.hides_usage = asks_stream and not envelope.wants_usage and envelope.route.asks_usage
         body = body_for_engine(envelope, model=served, stream=asks_stream)
