@@ -44,11 +44,8 @@ class WeightsHere:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    async def ensure(self, ref: str, *, user: ShardId, report: Report) -> Path:
+    async def ensure(self, ref: str, *, report: Report) -> Path:
         return self.path
-
-    def release(self, user: ShardId) -> None:
-        pass
 
 
 class Node:

@@ -223,7 +223,11 @@ class Runner:
                 replica=spec.replica,
                 node=self._node,
                 rank=spec.rank,
-                state=shard_state(life, Order(intent=self._assigned.intent)),
+                state=shard_state(
+                    life,
+                    Order(intent=self._assigned.intent),
+                    installing=life.phase is Phase.RESOLVING and self._progress is not None,
+                ),
                 devices=spec.devices,
                 ports=spec.ports,
                 pid=state.pid if state else None,

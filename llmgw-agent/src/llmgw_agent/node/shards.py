@@ -201,13 +201,13 @@ def backoff_s(failures: int, seed: float) -> float:
     return pause * (1.0 - _JITTER * seed)
 
 
-def shard_state(life: Life, order: Order) -> ShardState:
-    """Return what is reported for a shard in this phase."""
+def shard_state(life: Life, order: Order, *, installing: bool = False) -> ShardState:
+    """Return what is reported for a shard in this phase. installing: its engine, at present."""
     match life.phase:
         case Phase.WAITING:
             return ShardState.BACKOFF if life.failures else ShardState.ASSIGNED
         case Phase.RESOLVING:
-            return ShardState.INSTALLING if life.incarnation == 0 else ShardState.STARTING
+            return ShardState.INSTALLING if installing else ShardState.ASSIGNED
         case Phase.FETCHING:
             return ShardState.FETCHING
         case Phase.LAUNCHING | Phase.WARMING:
@@ -221,7 +221,9 @@ def shard_state(life: Life, order: Order) -> ShardState:
         case Phase.CLEARING:
             if life.unkillable:
                 return ShardState.UNKILLABLE
-            return ShardState.STOPPING if life.after is After.DONE else ShardState.UNHEALTHY
+            if life.after is After.DONE:
+                return ShardState.STOPPING
+            return ShardState.UNHEALTHY if life.failures else ShardState.ASSIGNED
         case Phase.HALTED:
             return ShardState.FAILED
         case Phase.DONE:
@@ -333,14 +335,9 @@ def _looked_serving(life: Life, look: Looked, now: float, seed: float) -> Life:
     if not look.healthy:
         life = replace(life, bad_looks=life.bad_looks + 1)
         return _stuck(life, now - life.good_at, STUCK_S, f"does not answer: {look.why}", now, seed)
-    life = replace(
-        life,
-        bad_looks=0,
-        good_at=now,
-        ready_at=now if life.ready_at is None else life.ready_at,
-    )
-    if life.failures and now - (life.ready_at or now) >= HEALTHY_RESET_S:
-        life = replace(life, failures=0)
+    ready_at = now if life.ready_at is None else life.ready_at
+    failures = 0 if now - ready_at >= HEALTHY_RESET_S else life.failures
+    life = replace(life, bad_looks=0, good_at=now, ready_at=ready_at, failures=failures)
     progress = look.load.progress if look.load else None
     busy = bool(look.load and look.load.running)
     if not busy or progress is None or progress != life.progress:
