@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -27,14 +27,19 @@ class ByteSink(Protocol):
 
 
 class RotatingFile:
-    """A file that starts anew at a size, keeping one older part beside it."""
+    """A file that starts anew at a size, keeping one older part beside it.
+
+    Open from one write to its flush only, so that nothing has to be closed at the end.
+    """
 
     def __init__(self, path: Path, *, limit_bytes: int = 64 * 1024 * 1024) -> None:
         self._path = path
         self._limit = limit_bytes
-        self._file = path.open("ab")
+        self._file: BinaryIO | None = None
 
     def write(self, data: bytes, /) -> None:
+        if self._file is None:
+            self._file = self._path.open("ab")
         if self._file.tell() + len(data) > self._limit:
             self._file.close()
             self._path.replace(self._path.with_suffix(self._path.suffix + ".1"))
@@ -42,7 +47,9 @@ class RotatingFile:
         self._file.write(data)
 
     def flush(self) -> None:
-        self._file.flush()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class AccessRecord(msgspec.Struct, omit_defaults=True):

@@ -16,7 +16,6 @@ from importlib import metadata
 from typing import TypeVar
 
 from llmgw.clock import Clock
-from llmgw.config.addresses import Address
 from llmgw.config.loading import Loaded
 from llmgw.config.server import ServerSettings
 from llmgw.contracts.dispatch import Dispatcher, DispatcherContext
@@ -34,6 +33,7 @@ from llmgw.router.feed import FeedSource, LastTable
 from llmgw.server.deposits import Deposits, ModelsByFile
 from llmgw.server.feeding import LAST_TABLE_FILE, Feeding, UsageOfAll
 from llmgw.server.listeners import check_free
+from llmgw.server.standalone import keys_are_open
 from llmgw.server.static import EndpointsOfBoth, static_endpoints
 from llmgw.store import Follower, Listeners, Store, open_store
 
@@ -68,13 +68,6 @@ class Parts:
     fleet: Fleet | None  #: None: no control plane runs here
     books: Books | None  #: None: nothing needs a store
     feeding: Feeding  #: tells stand-alone routers the same as the one in this process
-
-
-def keys_are_open(settings: ServerSettings) -> bool:
-    """Return whether the API answers without a key."""
-    if settings.auth.api_keys != "auto":
-        return settings.auth.api_keys == "off"
-    return Address.parse(settings.listen).is_loopback or settings.auth.insecure_bind
 
 
 def needs_store(loaded: Loaded) -> bool:

@@ -20,7 +20,7 @@ from llmgw.server.static import EndpointsOfBoth
 log = get_logger(__name__)
 
 LAST_TABLE_FILE = "table.json"
-_LOOK_S = 1.0
+_LOOK_S = 2.0
 
 
 class UsageOfAll:

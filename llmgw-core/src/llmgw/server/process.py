@@ -1,4 +1,4 @@
-"""One server as a process: settings, event loop, signals, exit.
+"""One server or router as a process: settings, event loop, signals, exit.
 
 Signals have one owner, here. The first SIGTERM or SIGINT ends in order, the second at once;
 SIGHUP reads the configuration again.
@@ -10,7 +10,7 @@ import gc
 import importlib.util
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,10 +19,11 @@ from anyio.abc import TaskStatus
 
 from llmgw import logs
 from llmgw.clock import SystemClock
-from llmgw.config.loading import load_server
+from llmgw.config.loading import Loaded, load_server
+from llmgw.domain.secret import Secret
 from llmgw.errors import LlmgwError
-from llmgw.plugins import load_registry
-from llmgw.server.app import Server
+from llmgw.plugins import Registry, load_registry
+from llmgw.server.standalone import StandaloneRouter
 
 log = logs.get_logger(__name__)
 
@@ -47,13 +48,11 @@ def run_server(
     config: Path | None, flags: Mapping[str, object], *, allow_empty: bool = False
 ) -> None:
     """Run `llmgw server` until it is told to stop. Raises LlmgwError if it cannot start."""
-    os.umask(0o077)
-    logs.configure()
-    registry = load_registry()
-    loaded = load_server(config, os.environ, flags, installed=registry.installed)
-    registry.require(loaded.settings.required_plugins)
-    said = loaded.settings.log
-    logs.configure(level=said.level, as_json=said.format == "json")
+    from llmgw.server.app import (
+        Server,  # brings the store and its libraries, which a router must not have
+    )
+
+    loaded, registry = _begin(config, flags, needs_work=True)
     server = Server(
         loaded,
         registry,
@@ -62,6 +61,38 @@ def run_server(
         may_empty=allow_empty,
     )
     run_until_stopped(lambda: run_with_signals(server))
+
+
+def run_router(
+    config: Path | None, flags: Mapping[str, object], *, servers: Sequence[str], token: Secret
+) -> None:
+    """Run `llmgw router` until it is told to stop. Raises LlmgwError if it cannot start."""
+    loaded, registry = _begin(config, flags, needs_work=False)
+    router = StandaloneRouter(
+        loaded,
+        servers=servers,
+        token=token,
+        balancers=registry.balancers,
+        engines=registry.engines,
+        clock=SystemClock(),
+    )
+    run_until_stopped(lambda: run_with_signals(router))
+
+
+def _begin(
+    config: Path | None, flags: Mapping[str, object], *, needs_work: bool
+) -> tuple[Loaded, Registry]:
+    # Whatever this process writes is for its user only, tokens and tables above all.
+    os.umask(0o077)
+    logs.configure()
+    registry = load_registry()
+    loaded = load_server(
+        config, os.environ, flags, installed=registry.installed, needs_work=needs_work
+    )
+    registry.require(loaded.settings.required_plugins)
+    said = loaded.settings.log
+    logs.configure(level=said.level, as_json=said.format == "json")
+    return loaded, registry
 
 
 def run_until_stopped(main: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -1,0 +1,144 @@
+"""A router alone: its table, keys and usage go over the feed of one or more servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from llmgw.clock import Clock
+from llmgw.config.addresses import Address
+from llmgw.config.loading import Loaded
+from llmgw.config.server import ServerSettings
+from llmgw.contracts.balancing import BalancerFactory
+from llmgw.contracts.engine import EngineAdapter
+from llmgw.domain.secret import Secret
+from llmgw.logs import get_logger
+from llmgw.router.app import Router
+from llmgw.router.feed import FeedClient, LastTable
+from llmgw.router.front import Connection, Front
+from llmgw.server.listeners import address_of, bound
+from llmgw.server.router_admin import router_admin
+from llmgw.server.serving import HttpListener
+from llmgw.server.statedir import admin_token, prepare
+
+log = get_logger(__name__)
+
+#: A router may be one of several: its streams are given longer to end than a server's own.
+DRAIN_LIMIT_S = 300.0
+_ADMIN_DRAIN_S = 1.0
+_NOTICE_S = 5.0
+_TABLE_FILE = "table.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterServing:
+    """Where a stand-alone router answers."""
+
+    api: Address
+    admin: Address
+
+
+class StandaloneRouter:
+    """One router process. `run` serves until `stop`."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        servers: Sequence[str],
+        token: Secret,
+        balancers: Mapping[str, BalancerFactory],
+        engines: Mapping[str, EngineAdapter],
+        clock: Clock,
+    ) -> None:
+        """servers: URLs of admin listeners. token: opens the feed there."""
+        self._loaded = loaded
+        self._servers = servers
+        self._token = token
+        self._balancers = balancers
+        self._engines = engines
+        self._clock = clock
+        self._stopping = anyio.Event()
+
+    def stop(self) -> None:
+        """No longer ready, then no new connection, then the end when the streams have ended."""
+        self._stopping.set()
+
+    def reload(self) -> None:
+        """Nothing: what a router serves comes from its servers."""
+
+    async def run(self, *, task_status: TaskStatus[RouterServing]) -> None:
+        """Serve. Raises ConfigError if an address or the state folder cannot be used."""
+        settings = self._loaded.settings
+        await anyio.to_thread.run_sync(prepare, self._loaded.state_dir)
+        own_token = admin_token(self._loaded.state_dir, settings.auth.admin_token_file)
+        router = Router(
+            settings.router,
+            balancers=self._balancers,
+            adapters=self._engines,
+            clock=self._clock,
+            state_dir=self._loaded.state_dir,
+            keys_open=keys_are_open(settings),
+        )
+        feed = FeedClient(
+            self._servers,
+            self._token,
+            router,
+            self._clock,
+            last_table=LastTable(self._loaded.state_dir / _TABLE_FILE),
+        )
+        router.nudges = feed
+        with bound({"listen": settings.listen, "admin_listen": settings.admin_listen}) as sockets:
+            api = address_of(sockets["listen"])
+            limit_s = drain_limit_s(self._loaded)
+            api_listener = HttpListener(
+                router.asgi,
+                sockets["listen"],
+                protocol=router.protocol,
+                tls=settings.tls,
+                drain_limit_s=limit_s,
+            )
+            admin_listener = HttpListener(
+                router_admin(router, feed, own_token),
+                sockets["admin_listen"],
+                protocol=partial(
+                    Connection,
+                    Front(limits=router.front.limits, wheel=router.wheel, metrics=router.metrics),
+                ),
+                tls=settings.tls,
+                drain_limit_s=_ADMIN_DRAIN_S,
+            )
+            async with anyio.create_task_group() as base:
+                await base.start(router.run)
+                await base.start(feed.run)
+                async with anyio.create_task_group() as listeners:
+                    await listeners.start(admin_listener.run)
+                    await listeners.start(api_listener.run)
+                    serving = RouterServing(api=api, admin=address_of(sockets["admin_listen"]))
+                    log.info("serving", api=api, admin=serving.admin, servers=len(self._servers))
+                    task_status.started(serving)
+                    await self._stopping.wait()
+                    listeners.start_soon(router.drain, limit_s)
+                    if not api.is_loopback:
+                        await self._clock.sleep(_NOTICE_S)
+                    api_listener.stop()
+                    admin_listener.stop()
+                base.cancel_scope.cancel()
+        log.info("stopped")
+
+
+def keys_are_open(settings: ServerSettings) -> bool:
+    """Return whether the API answers without a key."""
+    if settings.auth.api_keys != "auto":
+        return settings.auth.api_keys == "off"
+    return Address.parse(settings.listen).is_loopback or settings.auth.insecure_bind
+
+
+def drain_limit_s(loaded: Loaded) -> float:
+    """Return how long a router's streams may go on: as the operator says, else long."""
+    return loaded.settings.drain_limit if "drain_limit" in loaded.origins else DRAIN_LIMIT_S
