@@ -107,7 +107,10 @@ class Database:
         """As `run`, for threads; at once when already on the store thread."""
         if threading.get_ident() == self._thread_id:
             return work()
-        future = self._executor.submit(work)
+        try:
+            future = self._executor.submit(work)
+        except RuntimeError:
+            raise StoreUnavailable("the store is closed: this server is stopping") from None
         try:
             return future.result(self._deadline_s)
         except concurrent.futures.TimeoutError:
