@@ -246,6 +246,34 @@ def test_a_full_pool_does_not_hold_up_those_for_another(make_hall: MakeHall) -> 
     assert hall.served == ["free"]
 
 
+def test_room_that_a_callback_makes_for_another_pool_is_not_missed(make_hall: MakeHall) -> None:
+    hall = make_hall()
+
+    def make_room() -> None:
+        hall.slots.free_by_profile["first"] = 1
+        hall.admission.room(["m"])
+
+    hall.ask("first", profile="first")
+    hall.ask("second", profile="second", then=make_room)
+    hall.slots.free_by_profile["second"] = 1
+    hall.admission.room(["m"])
+    assert hall.served == ["second", "first"]
+
+
+async def test_a_wake_is_measured_by_who_waited_for_all_of_it(make_hall: MakeHall) -> None:
+    hall = make_hall(deadlines={"wake_wait": 100})
+    hall.publish("m", ModelState.ASLEEP, free=None)
+    hall.ask()
+    await hall.wait(50)
+    hall.ask()
+    await hall.wait(10)
+    hall.publish("m", ModelState.SERVING, free=2)
+    hall.publish("m", ModelState.ASLEEP, free=None)
+    late = hall.ask()
+    await hall.wait(100)
+    assert late.errors[0].retry_after_s == 60
+
+
 async def test_retry_after_follows_the_measured_pace(make_hall: MakeHall) -> None:
     hall = make_hall(queue={"length": 9})
     for _ in range(9):

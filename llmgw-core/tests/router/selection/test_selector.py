@@ -365,6 +365,28 @@ def test_room_is_announced_to_every_model_of_the_endpoint(
     assert sorted(heard) == ["m", "n"]
 
 
+async def test_room_is_announced_whenever_an_endpoint_can_be_used_again(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    fail(bench, "a", 5)
+    state = bench.selector.state(EndpointId("b"))
+    heard: list[str] = []
+    bench.selector.on_room = heard.extend
+    bench.selector.set_answering(state, False)
+    bench.selector.set_stuck(state, True)
+    assert heard == []
+    bench.selector.set_stuck(state, False)
+    bench.selector.set_answering(state, True)
+    assert heard == ["m", "m"]
+    await bench.clock.advance(30)
+    bench.selector.advance(bench.clock.monotonic())
+    assert heard == ["m"] * 3, "half-open: a probe may go"
+    bench.publish(make_endpoint("a"), make_endpoint("b"), make_endpoint("c"))
+    assert heard == ["m"] * 4
+
+
 def test_the_reason_names_profile_load_and_place(
     make_bench: MakeBench, make_endpoint: MakeEndpoint
 ) -> None:
