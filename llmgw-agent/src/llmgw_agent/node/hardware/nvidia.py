@@ -26,7 +26,8 @@ class Nvml(Protocol):
     `NVMLError` is its root of errors; everything else is called as NVML names it.
     """
 
-    NVMLError: type[Exception]
+    @property
+    def NVMLError(self) -> type[Exception]: ...
 
     def __getattr__(self, name: str) -> Any: ...
 
@@ -101,7 +102,14 @@ class NvidiaProbe:
         device = _read(nvml, handle, DeviceId(uuid), index, our_pids)
         self._seen[index] = device
         handles[index] = handle
-        return _partitions(nvml, handle, device, our_pids) or [device]
+        partitions = _partitions(nvml, handle, device, our_pids)
+        if partitions == []:
+            return [
+                _failed(
+                    device, "MIG is on and no partition has been made: make one, or turn it off"
+                )
+            ]
+        return partitions or [device]
 
 
 def _read(
@@ -184,12 +192,12 @@ def _processes(
 
 def _partitions(
     nvml: Nvml, handle: object, parent: Device, our_pids: frozenset[int]
-) -> list[Device]:
-    """Return the MIG partitions of a device; [] where it is not partitioned."""
+) -> list[Device] | None:
+    """Return the MIG partitions of a device; None where it is not partitioned."""
     ask = _Asker(nvml)
     mode = ask(lambda: nvml.nvmlDeviceGetMigMode(handle))
     if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-        return []
+        return None
     found = []
     for number in range(int(ask(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0)):
         part = ask(lambda n=number: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, n))  # type: ignore[misc]

@@ -1,0 +1,331 @@
+"""Devices, at the boundary where the driver is asked."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmgw.domain.ids import DeviceId
+from llmgw.domain.nodes import Device, DeviceHealth
+from llmgw_agent.node.hardware.amd import AmdProbe
+from llmgw_agent.node.hardware.fabric import fabric_labels
+from llmgw_agent.node.hardware.machine import memory_mib
+from llmgw_agent.node.hardware.nvidia import NvidiaProbe
+from llmgw_agent.node.hardware.watch import DeviceWatch
+
+
+class NVMLError(Exception):
+    """Root of NVML's errors."""
+
+
+class NVMLErrorGpuIsLost(NVMLError):
+    pass
+
+
+class Struct:
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+class ReplayedNvml:
+    """NVML as recorded: `answers[function][index]`, an exception where the driver refused."""
+
+    NVMLError = NVMLError
+    NVML_DEVICE_MIG_ENABLE = 1
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+
+    def __init__(self, count: int, **answers: Any) -> None:
+        self.count = count
+        self.answers: dict[str, Any] = {**h100(count), **answers}
+        self.begun = 0
+
+    def nvmlInit(self) -> None:
+        self.begun += 1
+
+    def nvmlShutdown(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        if isinstance(self.count, Exception):
+            raise self.count
+        return self.count
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:
+        return b"580.95.05"
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return int(self.answer("nvmlDeviceGetHandleByIndex", index))
+
+    def answer(self, name: str, handle: int, *more: Any) -> Any:
+        answers = self.answers[name]
+        found = answers[handle] if isinstance(answers, list) else answers
+        found = found(*more) if callable(found) else found
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.answers:
+            raise AttributeError(name)
+        return lambda handle, *more: self.answer(name, handle, *more)
+
+
+def h100(count: int) -> dict[str, Any]:
+    gib = 1 << 30
+    return {
+        "nvmlDeviceGetHandleByIndex": list(range(count)),
+        "nvmlDeviceGetUUID": [f"GPU-{index:04x}" for index in range(count)],
+        "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+        "nvmlDeviceGetMemoryInfo": Struct(total=80 * gib, used=2 * gib, free=78 * gib),
+        "nvmlDeviceGetUtilizationRates": Struct(gpu=50, memory=10),
+        "nvmlDeviceGetCudaComputeCapability": (9, 0),
+        "nvmlDeviceGetTotalEccErrors": 0,
+        "nvmlDeviceGetPciInfo": [
+            Struct(busId=f"00000000:{index:02X}:00.0".encode()) for index in range(count)
+        ],
+        "nvmlDeviceGetComputeRunningProcesses": [[] for _ in range(count)],
+        "nvmlDeviceGetGraphicsRunningProcesses": [[] for _ in range(count)],
+        "nvmlDeviceGetMigMode": NVMLError("Not Supported"),
+        "nvmlDeviceGetNvLinkState": NVMLError("Not Supported"),
+    }
+
+
+def read(nvml: ReplayedNvml, pids: frozenset[int] = frozenset()) -> tuple[Device, ...]:
+    return NvidiaProbe(lambda: nvml).devices(pids)
+
+
+def test_a_whole_device_is_read() -> None:
+    (device,) = read(ReplayedNvml(1))
+    assert device == Device(
+        id=DeviceId("GPU-0000"),
+        index=0,
+        kind="NVIDIA H100 80GB HBM3",
+        vendor="nvidia",
+        memory_mib=80 * 1024,
+        memory_used_mib=2 * 1024,
+        utilisation=0.5,
+        pci_address="00000000:00:00.0",
+        labels={"driver": "580.95.05", "compute_capability": "9.0"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "field"),
+    [
+        ("nvmlDeviceGetUtilizationRates", "utilisation"),
+        ("nvmlDeviceGetPciInfo", "pci_address"),
+        ("nvmlDeviceGetCudaComputeCapability", None),
+        ("nvmlDeviceGetTotalEccErrors", None),
+        ("nvmlDeviceGetComputeRunningProcesses", None),
+        ("nvmlDeviceGetName", None),
+    ],
+)
+@pytest.mark.parametrize("refusal", ["Not Supported", "Unknown Error", "Insufficient Permissions"])
+def test_a_refused_question_costs_its_own_field_only(
+    question: str, field: str | None, refusal: str
+) -> None:
+    (device,) = read(ReplayedNvml(1, **{question: NVMLError(refusal)}))
+    assert device.health is DeviceHealth.OK
+    assert device.memory_mib == 80 * 1024
+    if field is not None:
+        assert getattr(device, field) is None
+
+
+def test_a_function_that_an_old_library_lacks_is_a_refusal() -> None:
+    nvml = ReplayedNvml(1)
+    for name in ("nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetUtilizationRates"):
+        del nvml.answers[name]
+    (device,) = read(nvml)
+    assert (device.utilisation, device.memory_mib) == (None, 80 * 1024)
+
+
+def test_unified_memory_is_the_machines_and_marked_as_shared() -> None:
+    (device,) = read(ReplayedNvml(1, nvmlDeviceGetMemoryInfo=NVMLError("Not Supported")))
+    assert device.memory_shared
+    assert device.memory_mib == memory_mib()[0]
+
+
+def test_a_name_as_bytes_that_are_no_text_is_shown_with_marks() -> None:
+    (device,) = read(ReplayedNvml(1, nvmlDeviceGetName=b"NVIDIA \xff"))
+    assert device.kind == "NVIDIA \ufffd"
+
+
+def test_foreign_and_own_memory_are_told_apart() -> None:
+    rows = [Struct(pid=1, usedGpuMemory=1 << 30), Struct(pid=2, usedGpuMemory=None)]
+    (device,) = read(ReplayedNvml(1, nvmlDeviceGetComputeRunningProcesses=[rows]), frozenset({2}))
+    assert [(item.pid, item.memory_mib, item.ours) for item in device.processes] == [
+        (1, 1024, False),
+        (2, None, True),
+    ]
+
+
+@pytest.mark.parametrize("since_the_start", [True, False])
+def test_one_lost_device_does_not_hide_the_others(since_the_start: bool) -> None:
+    nvml = ReplayedNvml(4)
+    probe = NvidiaProbe(lambda: nvml)
+    if not since_the_start:
+        probe.devices(frozenset())
+    nvml.answers["nvmlDeviceGetHandleByIndex"][2] = NVMLErrorGpuIsLost("GPU is lost")
+    found = probe.devices(frozenset())
+    assert [item.index for item in found] == [0, 1, 2, 3]
+    assert [item.id for item in found if item.health is DeviceHealth.OK] == [
+        "GPU-0000",
+        "GPU-0001",
+        "GPU-0003",
+    ]
+    lost = found[2]
+    assert (lost.health, lost.health_reason) == (DeviceHealth.FAILED, "GPU is lost")
+    assert lost.id == ("nvidia-unknown-2" if since_the_start else "GPU-0002")
+
+
+def test_a_driver_that_was_reloaded_is_picked_up_without_a_restart() -> None:
+    nvml = ReplayedNvml(2)
+    probe = NvidiaProbe(lambda: nvml)
+    probe.devices(frozenset())
+    nvml.count = NVMLError("Driver Not Loaded")  # type: ignore[assignment]
+    assert {item.health for item in probe.devices(frozenset())} == {DeviceHealth.FAILED}
+    nvml.count = 2
+    assert {item.health for item in probe.devices(frozenset())} == {DeviceHealth.OK}
+    assert nvml.begun == 2
+
+
+def test_partitions_take_the_place_of_their_device() -> None:
+    nvml = ReplayedNvml(
+        1,
+        nvmlDeviceGetMigMode=(1, 1),
+        nvmlDeviceGetMaxMigDeviceCount=2,
+        nvmlDeviceGetMigDeviceHandleByIndex=lambda number: (1, 2)[number],
+    )
+    nvml.answers["nvmlDeviceGetUUID"] = ["GPU-0000", "MIG-a", "MIG-b"]
+    for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+        nvml.answers[name] = [[], [], []]
+    nvml.answers["nvmlDeviceGetUtilizationRates"] = NVMLError("Not Supported")
+    nvml.answers["nvmlDeviceGetPciInfo"] += [NVMLError("Not Supported")] * 2
+    found = read(nvml)
+    assert [(item.id, item.parent) for item in found] == [
+        ("MIG-a", "GPU-0000"),
+        ("MIG-b", "GPU-0000"),
+    ]
+    assert {item.pci_address for item in found} == {"00000000:00:00.0"}
+
+
+def test_a_device_in_mig_mode_without_partitions_cannot_be_given_out() -> None:
+    nvml = ReplayedNvml(1, nvmlDeviceGetMigMode=(1, 1), nvmlDeviceGetMaxMigDeviceCount=7)
+    nvml.answers["nvmlDeviceGetMigDeviceHandleByIndex"] = NVMLError("Not Found")
+    (device,) = read(nvml)
+    assert device.health is DeviceHealth.FAILED
+    assert "partition" in device.health_reason
+
+
+def test_devices_joined_by_links_are_one_island() -> None:
+    def link(remote: int) -> dict[str, Any]:
+        return {"state": lambda n: 1 if n == 0 else 0, "remote": f"00000000:{remote:02X}:00.0"}
+
+    pairs = [link(1), link(0), link(3), link(2)]
+    nvml = ReplayedNvml(
+        4,
+        nvmlDeviceGetNvLinkState=[item["state"] for item in pairs],
+        nvmlDeviceGetNvLinkRemotePciInfo=[Struct(busId=item["remote"].encode()) for item in pairs],
+    )
+    assert [item.island for item in read(nvml)] == [
+        "nvlink-0",
+        "nvlink-0",
+        "nvlink-2",
+        "nvlink-2",
+    ]
+
+
+def test_devices_behind_a_switch_are_all_one_island() -> None:
+    nvml = ReplayedNvml(
+        3,
+        nvmlDeviceGetNvLinkState=1,
+        nvmlDeviceGetNvLinkRemotePciInfo=Struct(busId=b"00000000:C0:00.0"),
+    )
+    assert {item.island for item in read(nvml)} == {"nvlink-0"}
+
+
+def test_a_node_without_a_library_or_devices_has_none() -> None:
+    def missing() -> Any:
+        raise ImportError
+
+    assert NvidiaProbe(missing).devices(frozenset()) == ()
+    assert read(ReplayedNvml(0)) == ()
+
+
+def test_amd_devices_are_read_from_sysfs(tmp_path: Path) -> None:
+    device = tmp_path / "card1" / "device"
+    device.mkdir(parents=True)
+    fields = {
+        "vendor": "0x1002",
+        "unique_id": "0x1a2b",
+        "product_name": "AMD Instinct MI300X",
+        "mem_info_vram_total": str(192 << 30),
+        "mem_info_vram_used": str(1 << 30),
+        "gpu_busy_percent": "25",
+    }
+    for name, text in fields.items():
+        (device / name).write_text(text + "\n")
+    (tmp_path / "card1-DP-1" / "device").mkdir(parents=True)
+    (found,) = AmdProbe(tmp_path).devices(frozenset())
+    assert (found.id, found.kind) == ("GPU-1a2b", "AMD Instinct MI300X")
+    assert (found.memory_mib, found.memory_used_mib, found.utilisation) == (192 << 10, 1024, 0.25)
+
+
+def test_active_ports_become_fabric_labels(tmp_path: Path) -> None:
+    for port, state, layer in (
+        ("mlx5_0", "4: ACTIVE", "InfiniBand"),
+        ("mlx5_1", "1: DOWN", "InfiniBand"),
+        ("mlx5_2", "4: ACTIVE", "Ethernet"),
+    ):
+        folder = tmp_path / port / "ports" / "1"
+        (folder / "gids").mkdir(parents=True)
+        (folder / "state").write_text(state)
+        (folder / "link_layer").write_text(layer)
+        (folder / "gids" / "0").write_text("fe80:0000:0000:0001:0002:c903:0000:1234")
+    assert fabric_labels(tmp_path) == {"ib": "fe80000000000001", "roce": "active"}
+    assert fabric_labels(tmp_path / "none") == {}
+
+
+class Probe:
+    """Answers, breaks or hangs as told."""
+
+    def __init__(self, vendor: str) -> None:
+        self.vendor = vendor
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+
+    def devices(self, our_pids: frozenset[int]) -> tuple[Device, ...]:
+        self.gate.wait(10)
+        if self.broken:
+            raise RuntimeError("a bug of the plugin")
+        name = DeviceId(f"{self.vendor}-0")
+        return (Device(id=name, index=0, kind="x", vendor=self.vendor, memory_mib=1),)
+
+
+@pytest.mark.anyio
+async def test_a_driver_that_hangs_delays_nobody_and_is_picked_up_when_it_answers() -> None:
+    slow, quick = Probe("slow"), Probe("quick")
+    watch = DeviceWatch({"slow": slow, "quick": quick}, our_pids=frozenset, limit_s=0.1)
+    assert {item.health for item in await watch.read()} == {DeviceHealth.OK}
+    slow.gate.clear()
+    for _ in range(2):  # the second time it is not even asked
+        health = {item.vendor: item.health for item in await watch.read()}
+        assert health == {"slow": DeviceHealth.FAILED, "quick": DeviceHealth.OK}
+    slow.gate.set()
+    for _ in range(50):
+        if {item.health for item in await watch.read()} == {DeviceHealth.OK}:
+            return
+    raise AssertionError("the driver answers again and nobody listens")
+
+
+@pytest.mark.anyio
+async def test_a_probe_that_breaks_takes_no_other_along() -> None:
+    bad, good = Probe("bad"), Probe("good")
+    watch = DeviceWatch({"bad": bad, "good": good}, our_pids=frozenset)
+    await watch.read()
+    bad.broken = True
+    health = {item.vendor: item.health for item in await watch.read()}
+    assert health == {"bad": DeviceHealth.FAILED, "good": DeviceHealth.OK}
