@@ -1,6 +1,9 @@
-"""A hub in a process of its own, for tests that stop or kill it: `python hub_process.py ADDRESS`.
+"""A hub in a process of its own, for tests that stop or kill it.
 
-Prints one line when agents may connect and one per registration.
+    python hub_process.py ADDRESS HEARTBEAT_S
+
+Prints the address when agents may connect, and then one line per registration. Its authority is
+the same in each run, so that agents know it again.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ from llmgw.clock import SystemClock
 from llmgw.contracts.dispatch import DispatcherContext
 from llmgw.domain.ids import NodeId, SessionId
 from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
-from llmgw.testing.trust import InMemoryTrust
+from llmgw.testing.trust import Authority, InMemoryTrust
 from llmgw_agent.hub.dispatcher import HubDispatcher
+
+SHARED_SCALAR = 4711
 
 
 class Printer:
@@ -40,7 +45,10 @@ def say(line: str) -> None:
 
 async def main(listen: str, heartbeat_s: float) -> None:
     context = DispatcherContext(
-        agent_listen=listen, state_dir=Path(), trust=InMemoryTrust(), clock=SystemClock()
+        agent_listen=listen,
+        state_dir=Path(),
+        trust=InMemoryTrust(authority=Authority(scalar=SHARED_SCALAR)),
+        clock=SystemClock(),
     )
     dispatcher = HubDispatcher(context, heartbeat_s=heartbeat_s)
     async with anyio.create_task_group() as tasks:

@@ -23,10 +23,15 @@ _DAY = datetime.timedelta(days=1)
 class Authority:
     """One CA: a key and its self-signed certificate."""
 
-    def __init__(self) -> None:
-        self.key = ec.generate_private_key(ec.SECP256R1())
+    def __init__(self, *, scalar: int | None = None) -> None:
+        """scalar: the private key, for authorities that several processes must share."""
+        self.key = (
+            ec.generate_private_key(ec.SECP256R1())
+            if scalar is None
+            else ec.derive_private_key(scalar, ec.SECP256R1())
+        )
         # Verifiers find an issuer by its name: two that are trusted at once need different ones.
-        name = f"llmgw test {secrets.token_hex(4)}"
+        name = f"llmgw test {secrets.token_hex(4) if scalar is None else scalar}"
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         public = self.key.public_key()
         self.certificate = (
@@ -65,9 +70,12 @@ class Authority:
 class InMemoryTrust:
     """Implements `contracts.trust.NodeTrust`."""
 
-    def __init__(self, cluster_id: str = "test-cluster") -> None:
+    def __init__(
+        self, cluster_id: str = "test-cluster", *, authority: Authority | None = None
+    ) -> None:
         self._cluster_id = cluster_id
-        self.authorities = [Authority()]  #: the one that signs first, all are trusted
+        #: the one that signs first, all are trusted
+        self.authorities = [authority or Authority()]
         self._tokens: dict[str, JoinToken] = {}
         self._local_only: set[str] = set()
         self._reusable: set[str] = set()
