@@ -80,7 +80,7 @@ class Feeding:
             await self._clock.sleep(_LOOK_S)
             if self._plane is not None:
                 standing = self._plane.view.standing()
-                self.feed.publish_leading(standing.leading, standing.epoch)
+                self.feed.publish_leading(standing.leading)
             await self._save()
 
     async def _save(self) -> None:

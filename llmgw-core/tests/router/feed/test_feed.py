@@ -55,7 +55,7 @@ class Server(httpx.AsyncBaseTransport):
         self.nudged.append(model)
 
     def lead(self, epoch: int, *ids: str) -> None:
-        self.source.publish_leading(True, Epoch(epoch))
+        self.source.publish_leading(True)
         self.source.publish_endpoints(endpoints(*ids), Epoch(epoch))
 
     def down(self) -> None:
@@ -207,6 +207,23 @@ async def test_a_deposed_leader_is_not_obeyed(tmp_path: Path) -> None:
         cluster.servers["a"].lead(5, "old", "older")
         await anyio.wait_all_tasks_blocked()
         assert cluster.router.ids == ["new"]
+
+
+async def test_a_new_leader_that_has_not_heard_from_its_nodes_takes_nothing_away(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.servers["a"].lead(5, "one")
+    async with joined(cluster):
+        cluster.servers["a"].down()
+        fresh = cluster.servers["b"].source
+        fresh.publish_leading(True)
+        fresh.publish_catalog((ModelStatus(names=(M,), state=ModelState.SERVING),), Epoch(6))
+        await cluster.wait(30)
+        assert cluster.router.ids == ["one"]
+        fresh.publish_endpoints(endpoints("one", "two"), Epoch(6))
+        await anyio.wait_all_tasks_blocked()
+        assert cluster.router.ids == ["one", "two"]
 
 
 async def test_a_follower_is_used_only_while_no_leader_is_heard(tmp_path: Path) -> None:

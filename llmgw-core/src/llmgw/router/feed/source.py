@@ -71,46 +71,37 @@ class FeedSource:
         return self._snapshot
 
     def publish_endpoints(self, endpoints: tuple[Endpoint, ...], epoch: Epoch) -> None:
-        self._publish(endpoints=endpoints, epoch=epoch)
+        self._publish(msgspec.structs.replace(self._snapshot, endpoints=endpoints, epoch=epoch))
 
-    def publish_catalog(self, models: tuple[ModelStatus, ...], epoch: Epoch) -> None:
-        self._publish(models=models, epoch=epoch)
+    def publish_catalog(
+        self,
+        models: tuple[ModelStatus, ...],
+        epoch: Epoch,  # noqa: ARG002 - see below
+    ) -> None:
+        """Replace the catalog.
+
+        epoch is not passed on: a server that has begun to lead knows the catalog before it has
+        heard from its nodes. Under the new epoch its empty list of endpoints would take away
+        what routers have; so an epoch begins for them with its first endpoints.
+        """
+        self._publish(msgspec.structs.replace(self._snapshot, models=models))
 
     def publish_keys(self, keys: Iterable[ApiKey]) -> None:
         """Replace the list of valid keys: a missing one is refused by every router at once."""
-        self._publish(keys=tuple(keys))
+        self._publish(msgspec.structs.replace(self._snapshot, keys=tuple(keys)))
 
-    def publish_leading(self, leading: bool, epoch: Epoch) -> None:
+    def publish_leading(self, leading: bool) -> None:
         """Say whether this server leads."""
-        self._publish(leading=leading, epoch=epoch)
+        self._publish(msgspec.structs.replace(self._snapshot, leading=leading))
 
     def publish_spend(self, spend: Iterable[KeySpend]) -> None:
         """Say what keys with budgets have spent."""
         self._spend = tuple(spend)
         self._wake()
 
-    def _publish(
-        self,
-        *,
-        endpoints: tuple[Endpoint, ...] | None = None,
-        models: tuple[ModelStatus, ...] | None = None,
-        keys: tuple[ApiKey, ...] | None = None,
-        leading: bool | None = None,
-        epoch: Epoch | None = None,
-    ) -> None:
-        old = self._snapshot
-        new = FeedSnapshot(
-            cluster=old.cluster,
-            server=old.server,
-            epoch=old.epoch if epoch is None else epoch,
-            leading=old.leading if leading is None else leading,
-            serial=old.serial,
-            endpoints=old.endpoints if endpoints is None else endpoints,
-            models=old.models if models is None else models,
-            keys=old.keys if keys is None else keys,
-        )
-        if new != old:
-            self._snapshot = msgspec.structs.replace(new, serial=old.serial + 1)
+    def _publish(self, snapshot: FeedSnapshot) -> None:
+        if snapshot != self._snapshot:
+            self._snapshot = msgspec.structs.replace(snapshot, serial=snapshot.serial + 1)
             self._line = encode_line(self._snapshot)
             self._wake()
 
