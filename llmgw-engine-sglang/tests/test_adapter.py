@@ -19,6 +19,7 @@ class TestSglang(EngineContract):
     accepted = (
         profile("sglang", devices={"count": 1}),
         profile("sglang", options={"attention_backend": "torch_native"}),
+        profile("sglang", nodes=2, parallel={"tensor": 2}),
         profile("sglang", devices={"count": 8}, nodes=2, parallel={"tensor": 4, "pipeline": 2}),
         profile(
             "sglang",

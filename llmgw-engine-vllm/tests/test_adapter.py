@@ -23,6 +23,7 @@ class TestVllm(EngineContract):
     accepted = (
         profile("vllm", devices={"count": 1}),
         profile("vllm", options={"cpu_kvcache_space": 1, "max_num_seqs": 8}),
+        profile("vllm", nodes=2, parallel={"tensor": 2}),
         profile("vllm", devices={"count": 8}, nodes=2, parallel={"tensor": 4, "pipeline": 2}),
         profile("vllm", devices={"count": 8}, nodes=2, parallel={"tensor": 2, "data": 4}),
         profile(
@@ -209,6 +210,15 @@ def test_options_are_flags_and_structures_are_json() -> None:
         *("--lora-modules", "sql=/models/tiny/adapters/sql"),
     )
     assert launch.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "20003"
+
+
+def test_an_alias_with_the_name_of_an_adapter_is_the_adapter() -> None:
+    options = {"enable_lora": True, "lora_modules": [{"name": "tiny", "path": "adapters/tiny"}]}
+    (assignment,) = assignments(profile("vllm", options=options))
+    launch = ADAPTER.launch(assignment)
+    served = launch.argv[launch.argv.index("--served-model-name") + 1 :]
+    assert served[:2] == ("acme/tiny-7b:q4", "--host")
+    assert launch.expect_models == ("acme/tiny-7b:q4", "tiny")
 
 
 def test_management_paths_are_open_on_loopback_only() -> None:

@@ -13,14 +13,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
-from llmgw.contracts.engine import EngineHome, Launch
+from llmgw.contracts.engine import Assignment, EngineHome, Launch
 from llmgw.testing.engine import CREDENTIAL, assignments, profile
 from llmgw_engine_sglang.adapter import SglangAdapter
 
@@ -45,14 +45,8 @@ SMALL = {
 class Engine:
     """One launched shard, with its whole process tree in a session of its own."""
 
-    def __init__(self, log: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        home = EngineHome(python=PYTHON)
-        item = profile("sglang", options=SMALL)
-        (made,) = assignments(item, names=("tiny", "default"), home=home, ports_per_shard=13)
-        spec = replace(made.spec, ports=(port, *range(port + 1, port + 13)))
-        self.launch: Launch = ADAPTER.launch(replace(made, spec=spec, weights_path=str(MODEL)))
+    def __init__(self, assignment: Assignment, log: Path) -> None:
+        self.launch: Launch = ADAPTER.launch(assignment)
         self.log = log
         with log.open("wb") as out:
             self.process = subprocess.Popen(
@@ -63,7 +57,7 @@ class Engine:
                 start_new_session=True,
             )
         self.client = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}",
+            base_url=f"http://127.0.0.1:{assignment.spec.ports[0]}",
             headers={"authorization": f"Bearer {CREDENTIAL}"},
             timeout=300,
         )
@@ -87,14 +81,38 @@ class Engine:
         self.client.close()
 
 
+Start = Callable[..., tuple[Engine, ...]]
+
+
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = Engine(tmp_path / "log")
-    yield engine
-    engine.end()
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Launch every rank of one replica on loopback, on ports of their own."""
+    started: list[Engine] = []
+
+    def launch(**fields: object) -> tuple[Engine, ...]:
+        made = assignments(
+            profile("sglang", options=SMALL, **fields),
+            names=("tiny", "default"),
+            home=EngineHome(python=PYTHON),
+        )
+        ports = [_free_ports(13) for _ in made]
+        peers = tuple(
+            replace(peer, address="127.0.0.1", ports=ports[peer.rank])
+            for peer in made[0].spec.peers
+        )
+        for each in made:
+            spec = replace(each.spec, peers=peers, ports=ports[each.spec.rank])
+            shard = replace(each, spec=spec, weights_path=str(MODEL), bind_address="127.0.0.1")
+            started.append(Engine(shard, tmp_path / f"rank-{spec.rank}.log"))
+        return tuple(started)
+
+    yield launch
+    for engine in started:
+        engine.end()
 
 
-def test_it_answers_hides_its_key_reports_its_load_and_ends_its_stream(engine: Engine) -> None:
+def test_it_answers_hides_its_key_reports_its_load_and_ends_its_stream(start: Start) -> None:
+    (engine,) = start()
     engine.wait_ready()
     probe = engine.launch.warm_up[0]
     answer = engine.client.request(probe.method, probe.path, json=probe.body)
@@ -120,6 +138,35 @@ def test_it_answers_hides_its_key_reports_its_load_and_ends_its_stream(engine: E
     busy.join()
     assert texts[0].endswith("data: [DONE]\n\n")
     assert engine.process.wait(30) == 0
+
+
+def test_two_ranks_serve_together_and_leave_together(start: Start) -> None:
+    first, second = start(
+        nodes=2, parallel={"tensor": 2}, env={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    )
+    first.wait_ready()
+    probe = first.launch.warm_up[0]
+    assert first.client.request(probe.method, probe.path, json=probe.body).status_code == 200
+    first.process.terminate()
+    assert first.process.wait(30) == 0
+    assert second.process.wait(30) == 0
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    """Return consecutive ports that are free now: the engine derives some from others."""
+    for first in range(21000, 29000, count):
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        if first not in _given:
+            _given.add(first)
+            return tuple(range(first, first + count))
+    raise AssertionError("no free ports")
+
+
+_given: set[int] = set()
 
 
 def _stream(engine: Engine) -> str:

@@ -38,7 +38,7 @@ def serve_argv(assignment: Assignment, options: VllmOptions, *, drain_s: int) ->
         *program,
         "serve",
         assignment.weights_path,
-        *_address(assignment, drain_s),
+        *_address(assignment, options, drain_s),
         *_ranks(spec, options),
         *_flags(options),
         *_files(assignment, options),
@@ -66,9 +66,13 @@ def socket_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _address(assignment: Assignment, drain_s: int) -> Iterator[str]:
+def _address(assignment: Assignment, options: VllmOptions, drain_s: int) -> Iterator[str]:
     spec = assignment.spec
-    yield from ("--served-model-name", *spec.served_names)
+    # An alias with the name of an adapter asks for the adapter, not for the model below it.
+    adapters = {item.name for item in options.lora_modules}
+    canonical, *aliases = spec.served_names
+    yield from ("--served-model-name", canonical)
+    yield from (alias for alias in aliases if alias not in adapters)
     if spec.rank > 0:
         return  # such a rank serves no HTTP
     yield from ("--host", assignment.bind_address, "--port", str(spec.ports[HTTP]))

@@ -48,8 +48,7 @@ class Rank:
     def __init__(self, assignment: Assignment, log: Path) -> None:
         self.launch = ADAPTER.launch(assignment)
         self.log = log
-        # The device's place is for GPUs; a CPU build refuses to run where one is named.
-        env = {**os.environ, **self.launch.env, "CUDA_VISIBLE_DEVICES": ""}
+        env = {**os.environ, **self.launch.env}
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 self.launch.argv, env=env, stdout=out, stderr=out, start_new_session=True
@@ -145,7 +144,7 @@ def test_an_option_that_does_not_fit_the_model_is_named(start: Start) -> None:
 
 
 def test_two_ranks_serve_together_and_the_death_of_one_ends_the_other(start: Start) -> None:
-    item = profile("vllm", devices={"count": 2}, nodes=2, parallel={"tensor": 2}, options=SMALL)
+    item = profile("vllm", nodes=2, parallel={"tensor": 2}, options=SMALL)
     first, second = start(item)
     first.wait_ready()
     assert first.warm_up().status_code == 200

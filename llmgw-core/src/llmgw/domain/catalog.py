@@ -129,7 +129,7 @@ class Profile(CatalogValue):
     @model_validator(mode="after")
     def _devices_fit_parallel(self) -> Self:
         world = self.parallel.world_size
-        if self.devices.count == 0 and self.nodes == 1:
+        if self.devices.count == 0:
             return self  # on the CPU, ranks are processes and need no device
         if world not in (1, self.devices.count):
             raise ValueError(
