@@ -16,17 +16,14 @@ def least_outstanding(seed: float, usable: Sequence[EndpointLoad]) -> int:
     would get everything while traffic is light.
     """
     count = len(usable)
-    place = int(seed * count)
-    best = place
-    best_score = (usable[place].in_flight + 1) / usable[place].share
-    for _ in range(count - 1):
-        place += 1
-        if place == count:
-            place = 0
-        candidate = usable[place]
-        score = (candidate.in_flight + 1) / candidate.share
-        if score < best_score:
-            best, best_score = place, score
+    best = start = int(seed * count)
+    load = usable[start]
+    lowest = (load.in_flight + 1) / load.share
+    for place in (*range(start + 1, count), *range(start)):
+        load = usable[place]
+        score = (load.in_flight + 1) / load.share
+        if score < lowest:
+            best, lowest = place, score
     return best
 
 

@@ -65,7 +65,16 @@ class Choice:
 class Line:
     """Everything that selection keeps per model."""
 
-    __slots__ = ("_choices", "_max_share", "_members", "_panic_below", "budget", "in_panic", "name")
+    __slots__ = (
+        "_choices",
+        "_max_share",
+        "_members",
+        "_panic_below",
+        "asked",
+        "budget",
+        "in_panic",
+        "name",
+    )
 
     def __init__(self, name: ModelName, settings: RouterSettings) -> None:
         self.name = name
@@ -75,6 +84,7 @@ class Line:
         self._max_share = settings.ejection.max_share
         self._members: tuple[EndpointState, ...] = ()
         self._choices: dict[str, Choice] = {}
+        self.asked: dict[str | None, Choice] = {}  #: by what was asked for; None: the model's own
 
     @property
     def has_members(self) -> bool:
@@ -92,6 +102,7 @@ class Line:
             if state.endpoint.id in gone:
                 self.forget(state.endpoint.id)
         self._members = members
+        self.asked.clear()
         for choice in self._choices.values():
             choice.take(members)
         self.settle()
@@ -101,11 +112,16 @@ class Line:
         for choice in self._choices.values():
             choice.balancer.forget(endpoint)
 
-    def choice(self, profile: CompiledProfile) -> Choice:
-        """Return the choice under this profile, made when it is first asked for."""
+    def choice(self, asked: str | None, profile: CompiledProfile) -> Choice:
+        """Return the choice under this profile, made when it is first asked for.
+
+        asked: the name that led to it, by which `asked` then has it until the next table.
+        """
         choice = self._choices.get(profile.name)
         if choice is None:
             choice = self._choices[profile.name] = Choice(profile, self._members)
+        if asked is None or asked == profile.name:  # what else is asked for knows no bounds
+            self.asked[asked] = choice
         return choice
 
     def settle(self) -> None:

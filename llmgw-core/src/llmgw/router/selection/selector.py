@@ -42,6 +42,7 @@ class Outcome(StrEnum):
     IDLE_TIMEOUT = "idle_timeout"
 
 
+_OK = Outcome.OK
 _FAILURES = frozenset(
     {
         Outcome.ENGINE_ERROR,
@@ -230,7 +231,9 @@ class Selector:
         line = self._lines.get(route.name)
         if line is None:
             return Unavailable(Why.NO_ENDPOINT)
-        choice = line.choice(self._profiles.find(profile or route.routing))
+        choice = line.asked.get(profile)
+        if choice is None:
+            choice = line.choice(profile, self._profiles.find(profile or route.routing))
         usable = choice.usable(line.in_panic, exclude)
         if alone:
             usable = [state for state in usable if not state.in_flight] or usable
@@ -259,7 +262,9 @@ class Selector:
         """Learn from a request that has given its slot back. For `Reservation` only."""
         state = reservation.state
         state.last_end = now = self._now()
-        if outcome in _FAILURES:
+        if outcome is _OK and not reservation.is_trial:  # nearly always
+            state.failures = 0
+        elif outcome in _FAILURES:
             self._failed(state, now, is_trial=reservation.is_trial)
         elif outcome is not Outcome.CLIENT_LEFT:
             if outcome is not Outcome.ENGINE_BUSY:  # full, so alive, but it has proven no more
