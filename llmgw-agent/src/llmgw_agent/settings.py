@@ -40,6 +40,13 @@ def _address(text: str) -> str:
         raise ValueError(f"must be an IP address of this machine, got {text!r}") from None
 
 
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        raise ValueError(f"must be a network such as 10.0.0.0/8: {error}") from None
+
+
 def _absolute(path: Path) -> Path:
     if not path.expanduser().is_absolute():
         raise ValueError(f"must be an absolute path, got {str(path)!r}")
@@ -62,6 +69,8 @@ class WeightSettings(Section):
     """What the cache may take in all; null: what the disk has."""
     reserve_gib: Annotated[float, Field(ge=0)] = 2.0
     """Left free on the disk, for logs and state."""
+    networks: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
+    """Networks that are not public but may be fetched from by `https:`, e.g. a mirror's."""
     hub_token: SecretStr | None = None
     """Token of the model hub, for gated repositories."""
 

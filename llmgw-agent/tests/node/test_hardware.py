@@ -1,5 +1,7 @@
 """Devices, at the boundary where the driver is asked."""
 
+# ruff: noqa: N802 -- NVML's own names
+
 import threading
 from pathlib import Path
 from typing import Any

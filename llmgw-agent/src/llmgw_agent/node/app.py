@@ -212,6 +212,7 @@ def _weights(
         path,
         sources=registry.weight_sources,
         roots=settings.weights_roots,
+        networks=own.networks,
         users=users,
         room=Room(
             path,

@@ -21,6 +21,7 @@ class FetchContext:
     ]  #: claim bytes of disk beforehand; raises PermanentError if short
     secrets: Mapping[str, Secret]  #: tokens from the agent's settings, by source
     roots: tuple[Path, ...]  #: folders of the node that `path:` may name
+    networks: tuple[str, ...] = ()  #: not public, but allowed to fetch from, e.g. `10.0.0.0/8`
 
 
 class WeightSource(Protocol):

@@ -27,7 +27,7 @@ class Nvml(Protocol):
     """
 
     @property
-    def NVMLError(self) -> type[Exception]: ...
+    def NVMLError(self) -> type[Exception]: ...  # noqa: N802 -- NVML's own name
 
     def __getattr__(self, name: str) -> Any: ...
 

@@ -68,6 +68,7 @@ class WeightCache:
         *,
         sources: Mapping[str, WeightSource],
         roots: tuple[Path, ...],
+        networks: tuple[str, ...] = (),
         users: Callable[[], Mapping[ShardId, str]],
         room: Room,
         secrets: Mapping[str, Secret],
@@ -76,6 +77,7 @@ class WeightCache:
         self._folder = folder
         self._sources = sources
         self._roots = roots
+        self._networks = networks
         self._users = users
         self._room = room
         self._secrets = secrets
@@ -141,6 +143,7 @@ class WeightCache:
             reserve=lambda size: self._room.reserve(ref, size, self._make_room),
             secrets=self._secrets,
             roots=self._roots,
+            networks=self._networks,
         )
         if source.scheme == "path":
             return source.fetch(ref, context)

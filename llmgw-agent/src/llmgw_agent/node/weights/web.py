@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,12 @@ from urllib.parse import unquote, urlsplit
 from llmgw.contracts.weights import FetchContext
 from llmgw.domain.ids import safe_name_problem
 from llmgw.errors import PermanentError, TransientError
-from llmgw_agent.node.weights.verify import CHUNK_BYTES, accept, append_pieces, is_sha256
+from llmgw_agent.node.weights.verify import (
+    accept,
+    append_pieces,
+    is_sha256,
+    sha256_of,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -27,6 +33,10 @@ class WebSource:
 
     scheme = "https"
 
+    def __init__(self, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context) -> None:
+        """tls: says whom to trust; the machine's authorities unless told otherwise."""
+        self._tls = tls
+
     def problem(self, ref: str) -> str | None:
         url = urlsplit(ref)
         if not url.hostname or url.username is not None:
@@ -39,25 +49,22 @@ class WebSource:
 
     def fetch(self, ref: str, context: FetchContext) -> Path:
         name, sha256 = _file_name(ref), urlsplit(ref).fragment.removeprefix("sha256=")
-        final = context.folder / name
-        download(ref.partition("#")[0], context.folder / f"{name}.part", context)
-        return accept(context.folder / f"{name}.part", final, sha256, context)
+        final, partial = context.folder / name, context.folder / f"{name}.part"
+        if final.is_file() and sha256_of(final, context) == sha256.lower():
+            return final  # an attempt that died just after its last step
+        self._download(ref.partition("#")[0], partial, context)
+        return accept(partial, final, sha256, context)
 
+    def _download(self, url: str, partial: Path, context: FetchContext) -> None:
+        import httpx
 
-def download(url: str, partial: Path, context: FetchContext) -> None:
-    """Fetch `url` into `partial`, going on where an earlier attempt stopped.
-
-    Raises TransientError (network, full disk) or PermanentError (not there, no room).
-    """
-    import httpx
-
-    try:
-        with _client(url) as client:
-            _download(client, url, partial, context)
-    except httpx.HTTPError as error:
-        raise TransientError(
-            f"{urlsplit(url).hostname}: {str(error) or type(error).__name__}"
-        ) from error
+        host = urlsplit(url).hostname or ""
+        try:
+            address = allowed_address(host, urlsplit(url).port or 443, context.networks)
+            with _client(host, address, self._tls()) as client:
+                _download(client, url, partial, context)
+        except httpx.HTTPError as error:
+            raise TransientError(f"{host}: {str(error) or type(error).__name__}") from error
 
 
 def _download(client: httpx.Client, url: str, partial: Path, context: FetchContext) -> None:
@@ -76,18 +83,16 @@ def _download(client: httpx.Client, url: str, partial: Path, context: FetchConte
         if length is not None:
             context.reserve(int(length))
         with partial.open("ab" if resumed else "wb") as file:
-            append_pieces(answer.iter_bytes(CHUNK_BYTES), file, context, total=total)
+            # Unbuffered: a piece that waits for its rest is lost when the connection breaks.
+            append_pieces(answer.iter_raw(), file, context, total=total)
 
 
 @contextmanager
-def _client(url: str) -> Iterator[httpx.Client]:
-    """Yield a client that connects to the one public address that was checked, no other."""
+def _client(host: str, address: str, tls: ssl.SSLContext) -> Iterator[httpx.Client]:
+    """Yield a client that connects to the one address that was checked, and to no other."""
     import httpx
 
-    host = urlsplit(url).hostname or ""
-    address = public_address(host, urlsplit(url).port or 443)
-
-    class _Pinned(httpx.HTTPTransport):
+    class Pinned(httpx.HTTPTransport):
         def handle_request(self, request: httpx.Request) -> httpx.Response:
             # The certificate is still checked against the name, the connection goes to the
             # address: a name that resolves to another one a moment later gains nothing.
@@ -96,33 +101,35 @@ def _client(url: str) -> Iterator[httpx.Client]:
             return super().handle_request(request)
 
     with httpx.Client(
-        transport=_Pinned(),
+        transport=Pinned(verify=tls),
         trust_env=False,
         follow_redirects=False,
         timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
-        headers={"Accept-Encoding": "identity", "Host": host},
+        headers={"Accept-Encoding": "identity"},
     ) as client:
         yield client
 
 
-def public_address(host: str, port: int) -> str:
-    """Return one public address of `host`, resolved once.
+def allowed_address(host: str, port: int, networks: tuple[str, ...]) -> str:
+    """Return one address of `host` that may be fetched from, resolved once.
 
-    Raises PermanentError if any of its addresses is not public: then somebody else decides
-    which one is used. TransientError if it cannot be resolved.
+    Raises PermanentError if any of its addresses is neither public nor in `networks`: then
+    somebody else decides which one is used. TransientError if it cannot be resolved.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise TransientError(f"{host} cannot be resolved: {error.strerror}") from error
+    exempt = [ipaddress.ip_network(item) for item in networks]
     addresses = [str(item[4][0]) for item in found]
     for text in addresses:
         address = ipaddress.ip_address(text.partition("%")[0])
         inner = getattr(address, "ipv4_mapped", None) or address
-        if not inner.is_global or inner.is_multicast:
+        public = inner.is_global and not inner.is_multicast
+        if not public and not any(inner in network for network in exempt):
             raise PermanentError(
-                f"{host} leads to {text}, which is no public address: weights come from public "
-                "hosts, or by path: from a folder of the node"
+                f"{host} leads to {text}, which is no public address: allow its network by "
+                "weights.networks, or use path: with a folder of the node"
             )
     return addresses[0]
 
