@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmgw.control.decide.fit import Demand, demand, learned_key
 from llmgw.control.decide.snapshot import Avoidance, ClusterSnapshot, Engine, WeightFacts
@@ -29,6 +29,8 @@ class Need:
     facts: WeightFacts | None
     learned: Mapping[str, float]
     avoided: Mapping[NodeId, Avoidance]
+    demands: dict[str, Demand | None] = field(default_factory=dict, compare=False, repr=False)
+    """By kind, computed once: it is asked for each device that is looked at."""
 
     @property
     def vendors(self) -> frozenset[str]:
@@ -47,8 +49,10 @@ class Need:
 
     def demand_on(self, kind: str) -> Demand | None:
         """Return the memory that each device of this kind must have free; None: not known."""
-        learned = self.learned.get(learned_key(self.profile, kind)) if self.learned else None
-        return demand(self.profile, facts=self.facts, learned_mib=learned)
+        if kind not in self.demands:
+            learned = self.learned.get(learned_key(self.profile, kind)) if self.learned else None
+            self.demands[kind] = demand(self.profile, facts=self.facts, learned_mib=learned)
+        return self.demands[kind]
 
     def matches(self, device: Device) -> bool:
         """Return whether the device is of the kind that `devices.match` asks for."""

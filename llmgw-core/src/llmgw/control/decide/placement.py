@@ -34,7 +34,7 @@ from llmgw.domain.nodes import NodeInventory
 from llmgw.domain.plans import Refusal
 
 #: Candidates that a policy is shown: enough to choose from, few enough to rank in a millisecond.
-SHORTLIST = 24
+SHORTLIST = 16
 #: Nodes of one code that a refusal spells out; the others are counted.
 SPELT_OUT = 3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -13,10 +12,11 @@ from llmgw.clock import Clock
 from llmgw.contracts.dispatch import Dispatcher
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.control.decide.reconcile import Decision, reconcile
-from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
+from llmgw.control.decide.snapshot import ClusterSnapshot
+from llmgw.control.loops.carrying import Carrier
 from llmgw.control.observe import Observer, Stores
-from llmgw.domain.commands import Command, DrainShard, ShardSpec, StartShard, StopShard
-from llmgw.domain.ids import NodeId, ReplicaId, SessionId, ShardId
+from llmgw.domain.commands import Command
+from llmgw.domain.ids import NodeId
 from llmgw.domain.plans import Action, DrainReplica, Plan, Refusal, StartReplica, StopReplica
 from llmgw.errors import TransientError
 from llmgw.logs import get_logger
@@ -56,7 +56,7 @@ class Reconciler:
         self._events = events
         self._clock = clock
         self._interval_s = interval_s
-        self._sent: dict[tuple[NodeId, ShardId], tuple[SessionId, Command, float]] = {}
+        self._carrier = Carrier(stores)
         self._refused: dict[str, Refusal] = {}
         self.last_plan = Plan()
         self.passes = 0
@@ -97,75 +97,25 @@ class Reconciler:
         return await anyio.to_thread.run_sync(reconcile, snapshot, self._policy)
 
     async def _carry_out(self, snapshot: ClusterSnapshot, decision: Decision) -> None:
-        stores = self._stores
-        if stores.leadership.lease(self._clock.monotonic()) is None:
+        if self._stores.leadership.lease(self._clock.monotonic()) is None:
             return  # the lease ran out while the plan was made
-        records = {record.id: record for record in snapshot.replicas}
-        new = stores.desired.apply(decision, records, now=snapshot.now)
-        stores.wake.fulfil(decision.fulfilled)
+        errand = self._carrier.take(snapshot, decision)
         self.last_plan = decision.plan
-        self._tell(new, decision.plan.unplaced)
-        if new or decision.plan.unplaced:
-            stores.wake.publisher.ring()  # un-routed before it is stopped
-        commands: defaultdict[NodeId, list[Command]] = defaultdict(list)
-        for action in decision.plan.actions:
-            for node, command in _commands(snapshot, action, records.get(action.replica)):
-                if self._is_due(snapshot, node, command):
-                    commands[node].append(command)
+        self._tell(errand.new, decision.plan.unplaced)
         async with anyio.create_task_group() as group:
-            for node, batch in commands.items():
-                group.start_soon(self._send, snapshot, node, batch)
-        self._finish(decision, records)
-
-    def _is_due(self, snapshot: ClusterSnapshot, node: NodeId, command: Command) -> bool:
-        """Return whether the node should hear this now: it can, and has not just heard it."""
-        record = snapshot.nodes.get(node)
-        if record is None or record.session is None:
-            return False
-        sent = self._sent.get((node, _shard_of(command)))
-        if sent is None or sent[0] != record.session or sent[1] != command:
-            return True
-        return snapshot.now - sent[2] >= snapshot.limits.resend_after
+            for node, commands in errand.commands.items():
+                group.start_soon(self._send, snapshot, node, commands)
+        self._carrier.finish(errand)
 
     async def _send(
-        self, snapshot: ClusterSnapshot, node: NodeId, batch: Sequence[Command]
+        self, snapshot: ClusterSnapshot, node: NodeId, commands: Sequence[Command]
     ) -> None:
-        session = snapshot.nodes[node].session
-        if session is None:
-            return
         try:
-            await self._dispatcher.dispatch(node, batch)
+            await self._dispatcher.dispatch(node, commands)
         except TransientError as error:
             log.warning("commands not taken, tried again", node=node, why=error)
             return
-        for command in batch:
-            self._sent[node, _shard_of(command)] = (session, command, snapshot.now)
-
-    def _finish(self, decision: Decision, records: Mapping[ReplicaId, ReplicaRecord]) -> None:
-        """Close stop orders of which no shard is left and every node has been told."""
-        for action in decision.plan.actions:
-            record = records.get(action.replica)
-            if not isinstance(action, StopReplica) or record is None:
-                continue
-            left = [
-                spec
-                for node, spec in record.shards
-                if self._stores.replicas.is_reported(spec.id, node) or not self._told(node, spec)
-            ]
-            if not left:
-                self._stores.desired.drop(action.replica)
-                self._stores.replicas.forget_rejections(tuple(spec for _, spec in record.shards))
-                for node, spec in record.shards:
-                    self._sent.pop((node, spec.id), None)
-                self._stores.wake.ring()
-
-    def _told(self, node: NodeId, spec: ShardSpec) -> bool:
-        """Return whether the node, in its present session, has been told to stop the shard."""
-        record = self._stores.inventory.nodes.get(node)
-        sent = self._sent.get((node, spec.id))
-        if record is None or record.session is None or sent is None:
-            return False
-        return sent[0] == record.session and isinstance(sent[1], StopShard)
+        self._carrier.delivered(snapshot, node, commands)
 
     def _tell(self, new: Sequence[Action], unplaced: Sequence[Refusal]) -> None:
         """Write the operator's timeline: once per change."""
@@ -194,32 +144,3 @@ _EVENTS: dict[type, str] = {
     DrainReplica: "replica drained",
     StopReplica: "replica stopped",
 }
-
-
-def _shard_of(command: Command) -> ShardId:
-    return command.spec.id if isinstance(command, StartShard) else command.shard
-
-
-def _commands(
-    snapshot: ClusterSnapshot, action: Action, record: ReplicaRecord | None
-) -> list[tuple[NodeId, Command]]:
-    """Return what each node is told for one action."""
-    epoch = snapshot.epoch
-    if isinstance(action, StartReplica):
-        return [(node, StartShard(epoch=epoch, spec=spec)) for node, spec in action.shards]
-    if record is None:
-        return []
-    if isinstance(action, StopReplica):
-        return [
-            (
-                node,
-                StopShard(
-                    epoch=epoch, shard=spec.id, replica=action.replica, grace_s=action.grace_s
-                ),
-            )
-            for node, spec in record.shards
-        ]
-    return [
-        (node, DrainShard(epoch=epoch, shard=spec.id, replica=action.replica))
-        for node, spec in record.shards
-    ]

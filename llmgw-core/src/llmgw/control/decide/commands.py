@@ -1,0 +1,50 @@
+"""What each node is told for the actions of a plan."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from llmgw.control.decide.snapshot import ReplicaRecord
+from llmgw.domain.commands import Command, DrainShard, StartShard, StopShard
+from llmgw.domain.ids import Epoch, NodeId, ReplicaId, ShardId
+from llmgw.domain.plans import Action, Plan, StartReplica, StopReplica
+
+
+def commands_of(
+    plan: Plan, records: Mapping[ReplicaId, ReplicaRecord], epoch: Epoch
+) -> Mapping[NodeId, tuple[Command, ...]]:
+    """Return the commands of every action by node, in the order of the plan."""
+    found: defaultdict[NodeId, list[Command]] = defaultdict(list)
+    for action in plan.actions:
+        for node, command in _commands(action, records.get(action.replica), epoch):
+            found[node].append(command)
+    return {node: tuple(commands) for node, commands in found.items()}
+
+
+def shard_of(command: Command) -> ShardId:
+    """Return the shard that a command is about."""
+    return command.spec.id if isinstance(command, StartShard) else command.shard
+
+
+def _commands(
+    action: Action, record: ReplicaRecord | None, epoch: Epoch
+) -> list[tuple[NodeId, Command]]:
+    if isinstance(action, StartReplica):
+        return [(node, StartShard(epoch=epoch, spec=spec)) for node, spec in action.shards]
+    if record is None:
+        return []
+    if isinstance(action, StopReplica):
+        return [
+            (
+                node,
+                StopShard(
+                    epoch=epoch, shard=spec.id, replica=action.replica, grace_s=action.grace_s
+                ),
+            )
+            for node, spec in record.shards
+        ]
+    return [
+        (node, DrainShard(epoch=epoch, shard=spec.id, replica=action.replica))
+        for node, spec in record.shards
+    ]

@@ -1,0 +1,83 @@
+"""One pass carried out on the stores: decision in, commands out. No waiting, no transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmgw.control.decide.commands import commands_of
+from llmgw.control.decide.reconcile import Decision
+from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
+from llmgw.control.observe import Stores
+from llmgw.control.state.told import Told
+from llmgw.domain.commands import Command
+from llmgw.domain.ids import NodeId, ReplicaId
+from llmgw.domain.plans import Action, StopReplica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """What is left to do with a decision once the stores know of it."""
+
+    new: tuple[Action, ...]  #: actions that were not ordered before
+    commands: Mapping[NodeId, tuple[Command, ...]]  #: due now, to nodes that can hear them
+    stopping: tuple[ReplicaRecord, ...]
+
+
+class Carrier:
+    """Brings decisions into the stores and keeps the pace of repetition."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._told = Told()
+
+    def take(self, snapshot: ClusterSnapshot, decision: Decision) -> Errand:
+        """Record the orders; return what nodes must hear now."""
+        records = {record.id: record for record in snapshot.replicas}
+        new = self._stores.desired.apply(decision, records, now=snapshot.now)
+        self._stores.wake.fulfil(decision.fulfilled)
+        if new or decision.plan.unplaced:
+            self._stores.wake.publisher.ring()  # un-routed before it is stopped
+        due = {
+            node: batch
+            for node, commands in commands_of(decision.plan, records, snapshot.epoch).items()
+            if (
+                batch := self._told.due(
+                    commands,
+                    node=snapshot.nodes.get(node),
+                    now=snapshot.now,
+                    resend_after_s=snapshot.limits.resend_after,
+                )
+            )
+        }
+        return Errand(new=new, commands=due, stopping=_stopping(decision, records))
+
+    def delivered(
+        self, snapshot: ClusterSnapshot, node: NodeId, commands: Sequence[Command]
+    ) -> None:
+        """The node's session has taken these commands."""
+        session = snapshot.nodes[node].session
+        if session is not None:
+            self._told.note(session, commands, now=snapshot.now)
+
+    def finish(self, errand: Errand) -> None:
+        """Close stop orders of which no shard is left and every node has been told."""
+        stores = self._stores
+        for record in errand.stopping:
+            if any(stores.replicas.is_reported(spec.id, node) for node, spec in record.shards):
+                continue
+            if self._told.is_ended(record, stores.inventory.nodes):
+                stores.desired.drop(record.id)
+                stores.replicas.forget_rejections(tuple(spec for _, spec in record.shards))
+                self._told.forget(record)
+                stores.wake.ring()
+
+
+def _stopping(
+    decision: Decision, records: Mapping[ReplicaId, ReplicaRecord]
+) -> tuple[ReplicaRecord, ...]:
+    return tuple(
+        record
+        for action in decision.plan.actions
+        if isinstance(action, StopReplica) and (record := records.get(action.replica)) is not None
+    )
