@@ -55,7 +55,7 @@ async def test_a_server_that_stops_says_so(workshop: Any) -> None:
             tasks.start_soon(agent.link.run)
             await server.reports.until(lambda: server.reports.beats)
             server.stop()
-            await _until(agent, ServerState.REFUSED)
+            await _until(agent, ServerState.WAITING)
             assert agent.link.status()[0].reason == "the server stops"
             tasks.cancel_scope.cancel()
 

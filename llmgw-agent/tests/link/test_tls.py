@@ -254,6 +254,59 @@ async def test_rotation_and_a_change_of_authority_leave_streams_alone(workshop: 
             await server.reports.until(lambda: len(server.reports.registrations) == 2)
 
 
+async def test_an_agent_that_slept_through_a_change_of_authority_joins_with_a_new_token(
+    workshop: Any,
+) -> None:
+    async with workshop.server(LOOPBACK).running() as server:
+        agent = workshop.agent(server, token=workshop.trust.new_token())
+        async with agent.running():
+            await server.reports.until(lambda: server.reports.registrations)
+        workshop.trust.add_authority()
+        workshop.trust.drop_authority()
+        back = workshop.agent(server, folder=agent.folder, token=workshop.trust.new_token())
+        async with back.running():
+            await server.reports.until(lambda: len(server.reports.registrations) == 2)
+
+
+async def test_a_token_of_another_cluster_does_not_replace_a_good_certificate(
+    workshop: Any,
+) -> None:
+    async with workshop.server(LOOPBACK).running() as server:
+        agent = workshop.agent(server, token=workshop.trust.new_token())
+        async with agent.running():
+            await server.reports.until(lambda: server.reports.registrations)
+        again = workshop.agent(server, folder=agent.folder, token=InMemoryTrust().new_token())
+        async with again.running():
+            await server.reports.until(lambda: len(server.reports.registrations) == 2)
+
+
+async def test_changing_over_to_another_cluster_takes_an_explicit_word(workshop: Any) -> None:
+    async with workshop.server(LOOPBACK).running() as server:
+        agent = workshop.agent(server, token=workshop.trust.new_token())
+        async with agent.running():
+            await server.reports.until(lambda: server.reports.registrations)
+    workshop.trust = InMemoryTrust("another-cluster")
+    async with workshop.server(LOOPBACK).running() as other:
+        address = _tcp(other)
+        again = workshop.agent(other, folder=agent.folder, token=workshop.trust.new_token())
+        await again.credentials.channel_credentials(address)
+        assert again.kept.cluster_id == "test-cluster"
+        again = workshop.agent(other, folder=agent.folder, token=workshop.trust.new_token())
+        again.kept.forget()
+        await again.credentials.channel_credentials(address)
+        assert again.kept.cluster_id == "another-cluster"
+
+
+async def test_a_token_that_is_bound_to_a_pool_decides_the_pool(workshop: Any) -> None:
+    workshop.trust.pool = "chat"
+    async with workshop.server(LOOPBACK).running() as server:
+        agent = workshop.agent(server, token=workshop.trust.new_token())
+        async with agent.running():
+            await server.reports.until(lambda: server.reports.registrations)
+        assert agent.inventory.pool == "default"
+        assert server.reports.registrations[0].inventory.pool == "chat"
+
+
 async def test_a_node_renews_for_itself_only(workshop: Any) -> None:
     async with workshop.server(LOOPBACK).running() as server:
         agent = workshop.agent(server, token=workshop.trust.new_token())

@@ -130,7 +130,8 @@ class SessionCall:
         session.end(goodbye)
         if self._house.sessions.remove(session):
             self._house.reports.disconnected(session.node, session.id)
-            self._log.info("node's session ended", reason=goodbye.code if goodbye else "connection")
+            # The control plane tells the operator what that means for the node.
+            self._log.debug("session ended", reason=goodbye.code if goodbye else "connection")
 
     async def _read(self) -> Goodbye | None:
         while (data := await read_message(self._context)) is not None:

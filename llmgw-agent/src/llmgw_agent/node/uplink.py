@@ -79,9 +79,12 @@ def open_uplink(
     if not settings.servers:
         return None
     servers = parse_servers(",".join(settings.servers))
+    kept = KeptIdentity(folder.identity)
+    if settings.rejoin:
+        kept.forget()
     credentials = NodeCredentials(
         node=NodeId(settings.node_id),
-        kept=KeptIdentity(folder.identity),
+        kept=kept,
         tokens=TokenSource(
             given=settings.join.get_secret_value() if settings.join else None,
             local=default_state_dir(os.environ) / JOIN_TOKEN_FILE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import secrets
+from dataclasses import replace
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -80,6 +81,7 @@ class InMemoryTrust:
         self._local_only: set[str] = set()
         self._reusable: set[str] = set()
         self._revoked: dict[NodeId, str] = {}
+        self.pool: str | None = None  #: that join tokens bind nodes to
         self.grant_days: float = 30
         self.grant_age_days: float = 0
         self.joined: list[tuple[NodeId, str]] = []  #: node and peer address, in order
@@ -137,7 +139,7 @@ class InMemoryTrust:
             raise PermanentError("the join token is spent, expired or unknown; make a new one")
         if token_id in self._local_only and not _is_local(peer_address):
             raise PermanentError(f"this join token is for its own machine, not {peer_address}")
-        grant = self._grant(node, csr)
+        grant = replace(self._grant(node, csr), pool=self.pool)
         if token_id not in self._reusable:
             del self._tokens[token_id]
             self._present = self._make_identity()

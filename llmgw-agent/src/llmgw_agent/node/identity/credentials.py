@@ -55,8 +55,15 @@ class NodeCredentials:
         """
         async with self._joining:
             if not self._kept.is_usable(self._clock.wall()):
-                await self._join(server)
+                await self._join(server, self._token())
+            elif (token := self._newer_token()) is not None:
+                await self._join_again(server, token)
         return self._kept.channel_credentials()
+
+    @property
+    def pool(self) -> str | None:
+        """The pool that the join token bound this node to; None: it chooses."""
+        return self._kept.pool
 
     async def run(
         self,
@@ -94,10 +101,28 @@ class NodeCredentials:
             else:
                 return
 
-    async def _join(self, server: ServerAddress) -> None:
+    def _newer_token(self) -> JoinToken | None:
+        """Return a given token by an authority which this node does not know.
+
+        The cluster has changed its authority while the node was away: its certificate may be
+        good for years, but no server is left that accepts it, nor one that it accepts.
+        """
+        try:
+            token = self._tokens.read_given()
+        except (ValueError, TransientError):
+            return None
+        return token if token is not None and token.pin not in self._kept.pins else None
+
+    async def _join_again(self, server: ServerAddress, token: JoinToken) -> None:
+        """Replace the certificate if `server` has the token's authority; else leave all as it is."""
+        try:
+            await self._join(server, token)
+        except LlmgwError as error:
+            log.warning("not joined anew", server=str(server), reason=str(error))
+
+    async def _join(self, server: ServerAddress, token: JoinToken) -> None:
         if not isinstance(server, TcpAddress):
             raise PermanentError(f"{server}: a socket file takes no certificate")
-        token = self._token()
         authority = await anyio.to_thread.run_sync(fetch_authority, server, token.pin)
         key = new_key()
         proof = derive_join_authority(token.id, token.secret).issue(key.public_key(), self._node)
@@ -116,6 +141,11 @@ class NodeCredentials:
                     f"{server} broke off; most likely the join token is spent, expired or "
                     f"revoked: make a new one with `llmgw ctl join-token create` ({error})"
                 ) from None
+        if self._kept.cluster_id not in (None, grant.cluster_id):
+            raise PermanentError(
+                f"this node belongs to cluster {self._kept.cluster_id} and the join token to "
+                f"{grant.cluster_id}: start the agent once with --rejoin to change over"
+            )
         self._keep(key, grant)
         log.info("joined the cluster", server=str(server), cluster_id=grant.cluster_id)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from llmgw.contracts.join import key_pin
 from llmgw.domain.ids import NodeId
 from llmgw.errors import ConfigError, Problem
 from llmgw_agent.node.durable import write_atomically
@@ -55,6 +56,19 @@ class KeptIdentity:
     def pool(self) -> str | None:
         """The pool that the join token bound this node to; None: it chooses."""
         return self._document.pool
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster that signed the certificate; None: there is none, or it was forgotten."""
+        return self._document.cluster_id or None
+
+    @property
+    def pins(self) -> frozenset[str]:
+        """`key_pin` of every authority that this node believes."""
+        bundle = self._document.ca_bundle.encode()
+        if not bundle:
+            return frozenset()
+        return frozenset(key_pin(item) for item in x509.load_pem_x509_certificates(bundle))
 
     def is_usable(self, wall: float) -> bool:
         """Whether there is a certificate, and it has not run out. wall: Unix seconds."""
@@ -100,7 +114,7 @@ class KeptIdentity:
 
     def forget(self) -> None:
         """Drop the certificate (`--rejoin`); the file stays until the next one is there."""
-        self._document, self._leaf = replace(self._document, pool=None), None
+        self._document, self._leaf = _Document(), None
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

@@ -24,13 +24,19 @@ class TokenSource:
         Raises TransientError if there is none (yet) and ValueError if it is no token; neither
         message holds the text.
         """
-        if self.given is not None and not self.given.startswith("@"):
-            return JoinToken.parse(self.given)
-        if self.given is not None:
-            return self._from(Path(self.given[1:]).expanduser(), "the file that --join names")
+        if (token := self.read_given()) is not None:
+            return token
         if self.local is None or not self.local.exists():
             raise TransientError(f"this node has no certificate and no join token: {_HOW}")
         return self._from(self.local, "the local server's token")
+
+    def read_given(self) -> JoinToken | None:
+        """As `read`, for what `--join` says alone; None if it was not given."""
+        if self.given is None:
+            return None
+        if self.given.startswith("@"):
+            return self._from(Path(self.given[1:]).expanduser(), "the file that --join names")
+        return JoinToken.parse(self.given)
 
     def _from(self, path: Path, what: str) -> JoinToken:
         try:

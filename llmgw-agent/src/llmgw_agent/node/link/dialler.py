@@ -40,6 +40,11 @@ class Credentials(Protocol):
         """
         ...
 
+    @property
+    def pool(self) -> str | None:
+        """The pool that the join token bound this node to; None: it chooses."""
+        ...
+
 
 class Link:
     """Dials every server for ever; each session begins with the node's whole report."""
@@ -66,6 +71,7 @@ class Link:
             commands=commands,
             membership=membership,
             abilities=abilities or Abilities(),
+            pool=lambda: credentials.pool,
             lag=self._lag,
             clock=clock,
             random=self._random,
@@ -104,11 +110,15 @@ class Link:
             delay_s = redial_delay_s(attempt, self._random.random())
             attempt += 1
             self._note(
-                server, ServerState.REFUSED if ended.code else ServerState.WAITING, ended.reason
+                server,
+                ServerState.REFUSED if ended.is_refusal else ServerState.WAITING,
+                ended.reason,
             )
             if complaint.is_due(ended.reason, self._clock.monotonic()):
                 log.warning(
-                    "server refuses this agent" if ended.code else "no connection to the server",
+                    "server refuses this agent"
+                    if ended.is_refusal
+                    else "no connection to the server",
                     server=str(server),
                     reason=ended.reason,
                     engines="left running",

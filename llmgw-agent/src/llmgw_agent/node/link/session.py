@@ -16,7 +16,7 @@ from llmgw.clock import Clock
 from llmgw.domain.commands import Command, DrainShard, StartShard, StopShard
 from llmgw.domain.ids import SessionId
 from llmgw.domain.nodes import NodeInventory
-from llmgw.domain.reports import Rejection
+from llmgw.domain.reports import Registration, Rejection
 from llmgw.errors import TransientError
 from llmgw.logs import get_logger
 from llmgw_agent.node.link.abilities import Abilities
@@ -28,6 +28,7 @@ from llmgw_agent.wire.frames import (
     BulkRequest,
     DownFrame,
     Goodbye,
+    GoodbyeCode,
     HeartbeatReply,
     MalformedFrame,
     UnknownFrame,
@@ -43,6 +44,7 @@ log = get_logger(__name__)
 _WELCOME_LIMIT_S = 15.0
 _MISSED_LIMIT = 3
 _JITTER = 0.1  # of the told interval, so that a fleet's heartbeats spread
+_PASSING = (GoodbyeCode.STOPPING, GoodbyeCode.SUPERSEDED, GoodbyeCode.SILENT)
 _MAX_BULK = 32  # answers at a time; a server that asks for more has lost count
 
 
@@ -74,6 +76,7 @@ class Node:
     commands: Commands
     membership: Membership
     abilities: Abilities
+    pool: Callable[[], str | None]  #: that a join token bound the node to
     lag: LoopLag
     clock: Clock
     random: Random
@@ -86,6 +89,11 @@ class Ended:
     reason: str
     code: str = ""  #: of the server's goodbye; "" if it said none
     up_s: float = 0.0  #: since the welcome
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether dialling again will most likely end in the same way."""
+        return self.code not in ("", *_PASSING)
 
 
 class LinkSession:
@@ -144,9 +152,15 @@ class LinkSession:
         return replace(ended or Ended(reason="ended"), up_s=up_s)
 
     def _register(self) -> None:
-        registration = self._node.outbox.registration(self._id)
+        registration = self._registration()
         self._inventory = _lasting(registration.inventory)
         self._send(registration)
+
+    def _registration(self) -> Registration:
+        registration = self._node.outbox.registration(self._id)
+        if (pool := self._node.pool()) is None:
+            return registration
+        return replace(registration, inventory=replace(registration.inventory, pool=pool))
 
     def _send(self, frame: UpFrame) -> None:
         self._lanes.put_nowait(encode_up(frame))
@@ -185,7 +199,7 @@ class LinkSession:
 
     def _welcome(self, welcome: Welcome) -> Ended | None:
         if reason := self._node.membership.foreign_cluster(welcome.cluster_id):
-            return Ended(reason=reason, code="other_cluster")
+            return Ended(reason=reason, code=GoodbyeCode.OTHER_CLUSTER)
         self._node.membership.join(welcome.cluster_id)
         self._interval_s = max(0.01, welcome.heartbeat_interval_s)
         self._up_since = self._node.clock.monotonic()
@@ -233,7 +247,7 @@ class LinkSession:
             )
             # What heartbeats do not carry (engines, weights, labels) changes rarely: then the
             # whole registration goes up once more.
-            if _lasting(self._node.outbox.registration(self._id).inventory) != self._inventory:
+            if _lasting(self._registration().inventory) != self._inventory:
                 self._register()
 
     async def _watch(self) -> Ended:
@@ -268,7 +282,7 @@ async def _guarded(part: Callable[[], Awaitable[Ended]]) -> Ended:
 
 
 def _reason(error: grpc.aio.AioRpcError) -> str:
-    details = error.details() or ""
+    details = (error.details() or "").rpartition("last error: ")[2]
     return f"{error.code().name.lower()}: {details}" if details else error.code().name.lower()
 
 
