@@ -51,6 +51,7 @@ class TestLlamaCpp(EngineContract):
         (profile("llamacpp", options={"api-key": "x"}), "options.api-key"),
         (profile("llamacpp", options={"mmproj": "/etc/passwd"}), "options.mmproj"),
         (profile("llamacpp", options={"lora": [{"path": "../a"}]}), "options.lora.0.path"),
+        (profile("llamacpp", options={"lora": [{"path": "a:b"}]}), "options.lora.0.path"),
         (profile("llamacpp", options={"reranking": True, "pooling": "cls"}), "options"),
         (profile("llamacpp", options={"batch_size": 8, "ubatch_size": 9}), "options"),
         (

@@ -24,7 +24,7 @@ def _on_off(value: object) -> object:
 class LoraAdapter(EngineOptions):
     """One adapter, applied from the start; its scale can be changed by the engine's own API."""
 
-    path: InWeights
+    path: Annotated[InWeights, Field(pattern=r"^[^:,]+$")]  #: `llama-server` splits at these
     scale: float = 1.0
 
 
