@@ -28,6 +28,10 @@ class RefusalCode(StrEnum):
         "rollout_failed",
         "The new version failed, so the old one goes on serving; change the entry to try again.",
     )
+    START_FAILED = (
+        "start_failed",
+        "The engine has not come up yet and fails each time; its failure's cause says why.",
+    )
     CRASH_LOOP = (
         "crash_loop",
         "The profile failed on this node too often and is kept off it for a while.",

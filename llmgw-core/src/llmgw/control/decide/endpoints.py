@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from llmgw.control.decide.codes import RefusalCode as Code
-from llmgw.control.decide.roles import is_serving, roles_of
+from llmgw.control.decide.roles import failure_of, is_serving, roles_of
 from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
 from llmgw.control.decide.targets import is_wanted
 from llmgw.domain.catalog import Model
 from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
 from llmgw.domain.ids import EndpointId, ModelName
 from llmgw.domain.plans import Refusal
-from llmgw.domain.replicas import ReplicaState, ShardState
+from llmgw.domain.replicas import Failure, ReplicaState, ShardState
 from llmgw.domain.reports import ShardReport
 
 _ANSWERS = frozenset({ShardState.READY, ShardState.DRAINING})
@@ -132,8 +132,12 @@ def _without_endpoint(
     if not snapshot.settled:
         return ModelState.WAKING, None
     roles = roles_of(snapshot, model, records)
-    if any(not is_serving(item) for item in roles.fresh):
-        return ModelState.WAKING, None
+    coming = [item for item in roles.fresh if not is_serving(item)]
+    if coming:
+        failures = [failure for item in coming if (failure := _start_failure(item)) is not None]
+        if len(failures) < len(coming):
+            return ModelState.WAKING, None
+        return ModelState.UNPLACEABLE, _start_failed(model, failures[0])
     setback = snapshot.setbacks.get(model.name)
     # A request that arrives while the model stops waits for the room that is about to be free.
     if setback is not None and not roles.leaving and not _room_is_coming(snapshot, model):
@@ -141,6 +145,24 @@ def _without_endpoint(
     if not model.replicas.min and not is_wanted(snapshot, model):
         return ModelState.ASLEEP, None
     return ModelState.WAKING, None
+
+
+def _start_failure(record: ReplicaRecord) -> Failure | None:
+    """Return why the replica fails, if it has never been ready.
+
+    One that was ready and crashed is most likely back within seconds, so requests wait for it. One
+    that never was would hold each client up to the limit, only to refuse it then.
+    """
+    return failure_of(record) if record.replica.first_ready is None else None
+
+
+def _start_failed(model: Model, failure: Failure) -> Refusal:
+    return Refusal(
+        code=Code.START_FAILED,
+        sentence=f"{model.name} does not start: {failure.cause}: {failure.message}",
+        model=model.name,
+        hint=failure.hint or f"`llmgw ctl replicas` shows its last lines for {model.name}",
+    )
 
 
 def _room_is_coming(snapshot: ClusterSnapshot, model: Model) -> bool:

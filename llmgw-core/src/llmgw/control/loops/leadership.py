@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskStatus
@@ -24,6 +24,12 @@ TRY_EVERY_S = 2.0
 GRACE_S = 90.0
 
 
+class Call(Protocol):
+    """Asks something that may block, and returns its answer."""
+
+    async def __call__(self, function: Callable[[], T], /) -> T: ...
+
+
 class LeadershipLoop:
     """Acquires, renews and releases the lease; the stores hold until when it may be acted on."""
 
@@ -35,14 +41,18 @@ class LeadershipLoop:
         holder: str,
         clock: Clock,
         jitter: Callable[[], float],
+        call: Call | None = None,
     ) -> None:
+        """jitter: 0.0 to 1.0, so that candidates do not try in step. call: how the lease store
+        is asked; None: on a thread of its own, since a frozen store must block neither the loop
+        nor other store calls.
+        """
         self._stores = stores
         self._lease_store = lease_store
         self._holder = holder
         self._clock = clock
-        self._jitter = jitter  #: 0.0 to 1.0, so that candidates do not try in step
-        # One thread: a frozen store must block neither the loop nor other store calls.
-        self._thread = anyio.CapacityLimiter(1)
+        self._jitter = jitter
+        self._call: Call = call or _OneThread()
         self._lease: Lease | None = None
         self._failed = False
 
@@ -131,7 +141,14 @@ class LeadershipLoop:
             except LlmgwError as error:
                 log.info("lease not given back, it runs out by itself", why=error)
 
-    async def _call(self, function: Callable[[], T]) -> T:
+
+class _OneThread:
+    """Runs calls one at a time, off the loop."""
+
+    def __init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(1)
+
+    async def __call__(self, function: Callable[[], T], /) -> T:
         return await anyio.to_thread.run_sync(
-            function, limiter=self._thread, abandon_on_cancel=True
+            function, limiter=self._limiter, abandon_on_cancel=True
         )

@@ -23,6 +23,10 @@ class Bell:
     def ring(self) -> None:
         self._event.set()
 
+    def is_rung(self) -> bool:
+        """Return whether it was rung since it was last heard."""
+        return self._event.is_set()
+
     def rung_nowait(self) -> bool:
         """Return whether it was rung since it was last heard, and hear it."""
         if not self._event.is_set():

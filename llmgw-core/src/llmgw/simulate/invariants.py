@@ -1,0 +1,95 @@
+"""What must hold after every step, whatever has gone wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from llmgw.domain.ids import Epoch, NodeId
+from llmgw.domain.plans import Refusal
+from llmgw.domain.replicas import ShardState
+from llmgw.simulate.nodes import ALIVE, SimNode
+from llmgw.simulate.servers import SimServer
+
+
+class Violation(AssertionError):
+    """An invariant is broken; the message says which, where and what was seen."""
+
+
+def check_devices(node: SimNode) -> None:
+    """One exclusive owner per device and port, on the node itself."""
+    owners: dict[object, str] = {}
+    for engine in node.engines.values():
+        if engine.state not in ALIVE:
+            continue
+        for thing in (*engine.spec.devices, *engine.spec.ports):
+            if thing in owners:
+                raise Violation(f"{thing} of {node.id}: {owners[thing]} and {engine.spec.id}")
+            owners[thing] = engine.spec.id
+
+
+def check_epoch(node: SimNode, before: Epoch) -> None:
+    """The epoch that a node obeys never falls."""
+    if node.epoch < before:
+        raise Violation(f"epoch of {node.id} fell from {before} to {node.epoch}")
+
+
+def check_endpoints(server: SimServer, nodes: dict[NodeId, SimNode]) -> None:
+    """No endpoint is published that this very incarnation did not show ready."""
+    for endpoint in server.endpoints:
+        shard, _, incarnation = endpoint.incarnation.rpartition("#")
+        node = nodes.get(endpoint.node) if endpoint.node is not None else None
+        if node is not None and (shard, int(incarnation)) not in node.shown_ready:
+            raise Violation(f"{server.name} publishes {endpoint.id}, which was never ready")
+
+
+def check_refusals(server: SimServer) -> None:
+    """Every refusal, and every part of it, has a code and a sentence."""
+    pending: list[Refusal] = list(server.decision.plan.unplaced)
+    while pending:
+        refusal = pending.pop()
+        if not refusal.code or not refusal.sentence:
+            raise Violation(f"{server.name} refuses without a reason: {refusal}")
+        pending += refusal.parts
+
+
+def check_stop(server: SimServer | None, replica: str, state: ShardState) -> None:
+    """An engine that may answer requests is stopped only after routers were told to stop asking."""
+    if server is None or state is not ShardState.READY:
+        return
+    routed = [item.id for item in server.endpoints if not item.draining]
+    if replica in routed:
+        raise Violation(f"{replica} was stopped while {server.name} still routed to it")
+
+
+def check_one_leader(servers: Iterable[SimServer]) -> None:
+    """At most one server acts at a time."""
+    leading = [server.name for server in servers if server.leads]
+    if len(leading) > 1:
+        raise Violation(f"{' and '.join(leading)} lead at once")
+
+
+def check_converged(leader: SimServer, nodes: Sequence[SimNode]) -> None:
+    """Some time after the last fault, what runs is what should run, and nothing else."""
+    snapshot = leader.snapshot
+    if snapshot is None:
+        raise Violation("the leader never looked at the fleet")
+    refused = {refusal.model for refusal in leader.decision.plan.unplaced}
+    for model in snapshot.models:
+        serving = [
+            item for item in leader.endpoints if item.models[0] == model.name and not item.draining
+        ]
+        if len(serving) < model.replicas.min and model.name not in refused:
+            raise Violation(
+                f"{model.name} has {len(serving)} of {model.replicas.min} and no reason why"
+            )
+        if len(serving) > model.replicas.max:
+            raise Violation(f"{model.name} has {len(serving)}, at most {model.replicas.max}")
+    known = {record.id for record in snapshot.replicas}
+    for node in nodes:
+        for engine in node.engines.values():
+            if engine.spec.replica not in known:
+                raise Violation(f"{engine.spec.id} on {node.id} is unknown to the leader")
+            if engine.state in (ShardState.STOPPING, ShardState.FAILED):
+                raise Violation(f"{engine.spec.id} on {node.id} is left {engine.state}")
+    if leader.stores.desired.orders.keys() - known:
+        raise Violation("orders about nothing are left")

@@ -1,0 +1,197 @@
+"""Nodes that behave as agents must, with engines that take their time and break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from llmgw.control.decide.backoff import backoff_s
+from llmgw.domain.commands import Command, DrainShard, ShardSpec, StartShard
+from llmgw.domain.ids import Epoch, NodeId, SessionId, ShardId
+from llmgw.domain.nodes import NodeInventory
+from llmgw.domain.replicas import Failure, FailureCause, Shard, ShardState
+from llmgw.domain.reports import Registration, Rejection, ShardReport
+from llmgw.simulate.events import Events
+
+Upward = ShardReport | Rejection
+
+#: States in which an engine process exists.
+ALIVE = frozenset({ShardState.STARTING, ShardState.READY, ShardState.DRAINING, ShardState.STOPPING})
+
+
+@dataclass(slots=True)
+class Engine:
+    """One assigned shard, as the node's disk and process table have it."""
+
+    spec: ShardSpec
+    epoch: Epoch
+    state: ShardState = ShardState.ASSIGNED
+    incarnation: int = 0
+    restarts: int = 0
+    failures: int = 0
+    failure: Failure | None = None
+    turn: int = 0  #: rises with each change, so that what was scheduled before it is void
+
+
+class SimNode:
+    """A host, its agent's assignments and its engines. Time passes through `events`."""
+
+    def __init__(
+        self,
+        inventory: NodeInventory,
+        *,
+        events: Events,
+        random: Random,
+        load_s: Callable[[], float],
+        tell: Callable[[SimNode, Upward], None],
+    ) -> None:
+        """tell: carries what the node says to every server that can hear it."""
+        self.inventory = inventory
+        self.epoch = Epoch(0)
+        self.host_up = True
+        self.engines: dict[ShardId, Engine] = {}
+        self.shown_ready: set[tuple[ShardId, int]] = set()  #: incarnations that were ready
+        self.broken: set[str] = set()  #: spec hashes that crash here
+        self.starts = 0
+        self._events = events
+        self._random = random
+        self._load_s = load_s
+        self._tell = tell
+        self._boots = 1
+
+    @property
+    def id(self) -> NodeId:
+        return self.inventory.node
+
+    def registration(self, session: SessionId) -> Registration:
+        """Return the whole of the node."""
+        return Registration(
+            session=session,
+            inventory=self.inventory,
+            epoch=self.epoch,
+            cluster_id=None,
+            shards=tuple(self._report(engine) for engine in self.engines.values()),
+        )
+
+    def apply(self, command: Command) -> None:
+        """Make one edit of the assignments, as told by any server."""
+        shard = command.spec.id if isinstance(command, StartShard) else command.shard
+        if command.epoch < self.epoch:
+            self._refuse(shard, "stale_epoch", f"has obeyed epoch {self.epoch} since")
+            return
+        self.epoch = command.epoch
+        if isinstance(command, StartShard):
+            self._assign(command)
+        elif (engine := self.engines.get(shard)) is not None:
+            engine.epoch = command.epoch
+            if engine.state is ShardState.STOPPING:
+                return
+            if isinstance(command, DrainShard):
+                if engine.state is ShardState.READY:
+                    self._enter(engine, ShardState.DRAINING)
+            else:
+                self._enter(engine, ShardState.STOPPING)
+                self._later(self._random.uniform(0.5, 8.0), engine, self._gone)
+
+    def crash(self, engine: Engine, cause: FailureCause = FailureCause.ENGINE_INTERNAL) -> None:
+        """Let an engine die by itself. The agent restarts a single shard, not one of a gang."""
+        if engine.state is ShardState.STOPPING:
+            self._gone(engine)
+            return
+        engine.failures += 1
+        if engine.failure is None or engine.failures == 1:
+            engine.failure = Failure(cause=cause, message=f"{engine.spec.id} died")
+        if engine.spec.world_size > 1:
+            self._enter(engine, ShardState.FAILED)
+            return
+        engine.restarts += 1
+        self._enter(engine, ShardState.BACKOFF)
+        self._later(backoff_s(engine.failures, base_s=5.0, cap_s=300.0), engine, self._launch)
+
+    def go_down(self) -> None:
+        """The host dies, and all that runs on it."""
+        self.host_up = False
+        for engine in self.engines.values():
+            engine.turn += 1
+            engine.state = ShardState.ASSIGNED
+
+    def boot(self) -> None:
+        """The host is back: what was assigned starts afresh."""
+        self.host_up = True
+        self._boots += 1
+        self.inventory = replace(self.inventory, boot_id=f"boot-{self.id}-{self._boots}")
+        for engine in list(self.engines.values()):
+            self._launch(engine)
+
+    def _assign(self, command: StartShard) -> None:
+        spec = command.spec
+        if spec.id in self.engines:
+            return
+        for other in self.engines.values():
+            if set(other.spec.devices) & set(spec.devices):
+                self._refuse(spec.id, "device_busy", f"owned by {other.spec.id}")
+                return
+            if set(other.spec.ports) & set(spec.ports):
+                self._refuse(spec.id, "port_in_use", f"owned by {other.spec.id}")
+                return
+        engine = self.engines[spec.id] = Engine(spec=spec, epoch=command.epoch)
+        self._enter(engine, ShardState.ASSIGNED)
+        self._later(self._random.uniform(0.1, 2.0), engine, self._launch)
+
+    def _launch(self, engine: Engine) -> None:
+        self.starts += 1
+        engine.incarnation += 1
+        self._enter(engine, ShardState.STARTING)
+        if engine.spec.spec_hash in self.broken:
+            self._later(self._random.uniform(1.0, 10.0), engine, self.crash)
+        else:
+            self._later(self._load_s(), engine, self._ready)
+
+    def _ready(self, engine: Engine) -> None:
+        engine.failures = 0
+        self.shown_ready.add((engine.spec.id, engine.incarnation))
+        self._enter(engine, ShardState.READY)
+
+    def _gone(self, engine: Engine) -> None:
+        engine.turn += 1
+        engine.state = ShardState.STOPPED
+        del self.engines[engine.spec.id]
+        self._tell(self, self._report(engine))
+
+    def _enter(self, engine: Engine, state: ShardState) -> None:
+        engine.turn += 1
+        engine.state = state
+        self._tell(self, self._report(engine))
+
+    def _later(self, delay_s: float, engine: Engine, happen: Callable[[Engine], None]) -> None:
+        turn = engine.turn
+
+        def due() -> None:
+            if engine.turn == turn and self.host_up:
+                happen(engine)
+
+        self._events.after(delay_s, due)
+
+    def _refuse(self, shard: ShardId, code: str, message: str) -> None:
+        self._tell(self, Rejection(node=self.id, shard=shard, code=code, message=message))
+
+    def _report(self, engine: Engine) -> ShardReport:
+        spec = engine.spec
+        return ShardReport(
+            shard=Shard(
+                id=spec.id,
+                replica=spec.replica,
+                node=self.id,
+                rank=spec.rank,
+                state=engine.state,
+                devices=spec.devices,
+                ports=spec.ports,
+                incarnation=engine.incarnation,
+                restarts=engine.restarts,
+                failure=engine.failure,
+            ),
+            spec=spec,
+            epoch=engine.epoch,
+            url=f"http://{self.id}:{spec.ports[0]}" if spec.rank == 0 else None,
+        )
