@@ -19,6 +19,7 @@ from llmgw.domain.endpoints import Endpoint, ModelStatus
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.router.app import Router
 from llmgw.router.balancers import llmgw_balancers
+from llmgw.testing.eventually import eventually
 from llmgw.testing.raw_http import RawAnswer, connect, post
 
 
@@ -52,8 +53,7 @@ class RunningRouter:
 
     async def settled(self) -> None:
         """Return once nothing is in flight any more."""
-        while self.in_flight:
-            await asyncio.sleep(0.002)
+        await eventually(lambda: not self.in_flight)
 
 
 StartRouter = Callable[..., Any]

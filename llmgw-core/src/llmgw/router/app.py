@@ -107,7 +107,7 @@ class Router:
             cors=Cors(settings.cors_origins),
         )
         self.protocol = partial(Connection, self.front)
-        self.asgi = build_api(self)
+        self.asgi = build_api(self, settings.path_prefix)
 
     # -- being fed -------------------------------------------------------------------------
 

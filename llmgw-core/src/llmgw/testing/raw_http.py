@@ -98,6 +98,12 @@ class RawConnection:
         except ConnectionError:
             return True
 
+    def stop_reading(self) -> None:
+        """Read nothing from now on, so that buffers on the way fill."""
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+
     def reset(self) -> None:
         """Leave without the good manners of TCP."""
         self.writer.transport.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def piece(text: str, **more: object) -> str:
     )
 
 
-async def test_events_reach_the_client_as_the_engine_sent_them(start_router):
+async def test_events_reach_the_client_as_the_engine_sent_them(start_router: Any) -> None:
     script = Script.events(piece("one"), piece("naïve 北京 🙂"))
     async with ScriptedEngine(script) as engine:
         router = await start_router(engine.url)
@@ -35,7 +36,7 @@ async def test_events_reach_the_client_as_the_engine_sent_them(start_router):
     assert answer.ended
 
 
-async def test_a_stream_says_that_nobody_may_hold_it_back(start_router):
+async def test_a_stream_says_that_nobody_may_hold_it_back(start_router: Any) -> None:
     async with ScriptedEngine(Script.events(piece("x"))) as engine:
         router = await start_router(engine.url)
         answer = await router.chat(stream=True)
@@ -45,7 +46,7 @@ async def test_a_stream_says_that_nobody_may_hold_it_back(start_router):
     assert answer.header("content-length") is None
 
 
-async def test_a_letter_cut_in_two_by_the_network_stays_one(start_router):
+async def test_a_letter_cut_in_two_by_the_network_stays_one(start_router: Any) -> None:
     raw = event(piece("naïve 北京 🙂 ž"))
     raw = raw.decode("unicode_escape").encode("utf-8", "surrogatepass") if b"\\u" in raw else raw
     head = Script.events().steps[0]
@@ -58,7 +59,9 @@ async def test_a_letter_cut_in_two_by_the_network_stays_one(start_router):
 
 
 @pytest.mark.parametrize("end", [Close(), Close(reset=True)], ids=["closes", "resets"])
-async def test_an_engine_that_dies_midway_ends_in_an_error_event_and_no_done(start_router, end):
+async def test_an_engine_that_dies_midway_ends_in_an_error_event_and_no_done(
+    start_router: Any, end: Any
+) -> None:
     half = Send(chunk(b'data: {"id":"c1","object":"chat.comp'))
     async with ScriptedEngine(Script.events(piece("one"), end=[half, end])) as engine:
         router = await start_router(engine.url)
@@ -71,7 +74,7 @@ async def test_an_engine_that_dies_midway_ends_in_an_error_event_and_no_done(sta
     assert len(engine.requests) == 1
 
 
-async def test_an_error_event_of_the_engine_ends_the_stream_without_done(start_router):
+async def test_an_error_event_of_the_engine_ends_the_stream_without_done(start_router: Any) -> None:
     error = '{"error": {"message": "EngineCore died. See /opt/venv/x/y.py", "code": 500}}'
     async with ScriptedEngine(Script.events(piece("one"), error)) as engine:
         router = await start_router(engine.url)
@@ -82,7 +85,9 @@ async def test_an_error_event_of_the_engine_ends_the_stream_without_done(start_r
     assert not answer.ended
 
 
-async def test_an_error_as_first_event_is_tried_elsewhere(start_router, make_endpoint):
+async def test_an_error_as_first_event_is_tried_elsewhere(
+    start_router: Any, make_endpoint: Any
+) -> None:
     broken = Script.events('{"error": {"message": "KV cache exhausted", "code": 500}}')
     async with ScriptedEngine(broken) as bad, ScriptedEngine(Script.events(piece("x"))) as good:
         router = await start_router(
@@ -97,7 +102,7 @@ async def test_an_error_as_first_event_is_tried_elsewhere(start_router, make_end
     assert bad.requests
 
 
-async def test_an_error_as_first_event_of_the_only_engine_is_a_status(start_router):
+async def test_an_error_as_first_event_of_the_only_engine_is_a_status(start_router: Any) -> None:
     broken = Script.events('{"error": {"message": "KV cache exhausted", "code": 500}}')
     async with ScriptedEngine(broken) as engine:
         router = await start_router(engine.url)
@@ -107,7 +112,7 @@ async def test_an_error_as_first_event_of_the_only_engine_is_a_status(start_rout
     assert answer.error()["message"] == "KV cache exhausted"
 
 
-async def test_a_silent_engine_is_given_up_after_the_limit(start_router, quick):
+async def test_a_silent_engine_is_given_up_after_the_limit(start_router: Any, quick: Any) -> None:
     async with ScriptedEngine(Script.events(piece("one"), end=[Hang()])) as engine:
         router = await start_router(engine.url, settings=quick(between_chunks=0.3))
         answer = await router.chat(stream=True)
@@ -128,8 +133,8 @@ async def test_a_silent_engine_is_given_up_after_the_limit(start_router, quick):
     ],
 )
 async def test_usage_is_asked_for_always_and_shown_only_when_the_client_asked(
-    start_router, options, shows
-):
+    start_router: Any, options: Any, shows: Any
+) -> None:
     usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7}})
     async with ScriptedEngine(Script.events(piece("x", usage=None), usage)) as engine:
         router = await start_router(engine.url)
@@ -141,7 +146,7 @@ async def test_usage_is_asked_for_always_and_shown_only_when_the_client_asked(
     assert (record.prompt_tokens, record.completion_tokens) == (5, 7)
 
 
-async def test_usage_beside_a_choice_is_never_taken_out(start_router):
+async def test_usage_beside_a_choice_is_never_taken_out(start_router: Any) -> None:
     last = piece("", usage={"prompt_tokens": 1, "completion_tokens": 2})
     async with ScriptedEngine(Script.events(piece("x"), last)) as engine:
         router = await start_router(engine.url)
@@ -149,7 +154,7 @@ async def test_usage_beside_a_choice_is_never_taken_out(start_router):
     assert answer.events() == [piece("x"), last, "[DONE]"]
 
 
-async def test_odd_but_legal_forms_of_events_pass(start_router):
+async def test_odd_but_legal_forms_of_events_pass(start_router: Any) -> None:
     raw = (
         b": warming up\n\n",
         b"event: message\nid: 7\nretry: 1000\ndata: " + piece("A").encode() + b"\n\n",
@@ -169,7 +174,9 @@ async def test_odd_but_legal_forms_of_events_pass(start_router):
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_a_client_that_leaves_stops_the_engine_and_is_no_fault_of_it(start_router, reset):
+async def test_a_client_that_leaves_stops_the_engine_and_is_no_fault_of_it(
+    start_router: Any, reset: Any
+) -> None:
     script = Script((*Script.events(piece("x")).steps[:2], Hang()))
     async with ScriptedEngine(script) as engine:
         router = await start_router(engine.url)
@@ -191,7 +198,9 @@ async def test_a_client_that_leaves_stops_the_engine_and_is_no_fault_of_it(start
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_before_the_first_byte_stops_the_engine(start_router, stream):
+async def test_a_client_that_leaves_before_the_first_byte_stops_the_engine(
+    start_router: Any, stream: Any
+) -> None:
     async with ScriptedEngine(Script.raw(Hang())) as engine:
         router = await start_router(engine.url)
         async with connect(router.port) as client:
@@ -204,24 +213,28 @@ async def test_a_client_that_leaves_before_the_first_byte_stops_the_engine(start
     assert router.router.ledger.batch().records[0].status == 499
 
 
-async def test_a_reader_that_does_not_read_slows_the_engine_down(start_router, quick):
+async def test_a_reader_that_does_not_read_slows_the_engine_down(
+    start_router: Any, quick: Any
+) -> None:
     big = chunk(event(piece("x" * 1000)))
     script = Script((Script.events().steps[0], Send(big, times=60_000), Send(b"0\r\n\r\n")))
     async with ScriptedEngine(script) as engine:
         router = await start_router(engine.url, settings=quick(client_stalled=0.6))
         async with connect(router.port) as client:
-            client.writer.transport.pause_reading()
+            client.stop_reading()
             client.send(
                 post("/v1/chat/completions", {"model": "demo", "messages": [], "stream": True})
             )
-            await engine.wait_until(lambda engine: engine.requests and engine.requests[0].peer_left)
+            await engine.wait_until(
+                lambda engine: any(request.peer_left for request in engine.requests)
+            )
             await router.settled()
     # What the kernel's socket buffers take on loopback, four of them, and little of ours.
     assert engine.bytes_written < 16 * 1024 * 1024
     assert router.router.selector.states()[0].failures == 0
 
 
-async def test_events_of_tool_calls_and_unknown_fields_pass_unchanged(start_router):
+async def test_events_of_tool_calls_and_unknown_fields_pass_unchanged(start_router: Any) -> None:
     items = [
         '{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}}],"x_vendor":{"a":[1]}}',
         '{"choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"function":{"arguments":"{\\"usage\\":{}}"}}]}}]}',
@@ -235,8 +248,8 @@ async def test_events_of_tool_calls_and_unknown_fields_pass_unchanged(start_rout
 
 
 async def test_a_model_asked_by_an_alias_of_the_engine_s_name_keeps_it_in_the_stream(
-    start_router, make_endpoint
-):
+    start_router: Any, make_endpoint: Any
+) -> None:
     chunks = [
         piece("x", model="served/name"),
         piece('say "model":"served/name"', model="served/name"),

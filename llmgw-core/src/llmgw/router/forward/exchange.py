@@ -406,7 +406,9 @@ class Exchange:
         if self.has_shown or self._attempts >= limit or self._phase is _Phase.OVER:
             self._fail(error, outcome)
             return
-        if not parts.selector.may_retry(self._envelope.target):
+        # A failed connect has asked nobody to do anything, so it cannot make an overload worse.
+        free = outcome is Outcome.CONNECT_FAILED
+        if not free and not parts.selector.may_retry(self._envelope.target):
             self._fail(error, outcome)
             return
         if self._series is not None:

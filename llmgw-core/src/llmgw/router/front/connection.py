@@ -61,6 +61,7 @@ class Connection(asyncio.Protocol):
         "_in_body",
         "_incoming",
         "_is_admitted",
+        "_offered",
         "_parser",
         "_peer",
         "_reading_paused",
@@ -94,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._incoming: Request | None = None  #: being read
         self._grant: KeyGrant | None = None  #: of the one being read
+        self._offered: Request | None = None  #: offers another protocol; to be read again
         self._in_body = False
         self._head_bytes = 0
         self._size = 0
@@ -158,10 +160,9 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse_later(
-                RequestError("protocol upgrades are not supported", code="upgrade_not_supported")
-            )
+        except httptools.HttpParserUpgrade as upgrade:
+            self._read_without_upgrade(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserError as error:
             if not self._deaf:
                 self._refuse_later(_malformed(error))
@@ -170,6 +171,24 @@ class Connection(asyncio.Protocol):
             self._read_on(incoming, len(data))
         if self._waiting and not self._advancing:
             self._advance()
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """Read a request that offers another protocol as if it did not (RFC 9110 7.8).
+
+        Java's client offers HTTP/2 with its first request, and the parser leaves everything
+        behind such a head alone: so a new one reads the head again, without the offer.
+        """
+        offered, self._offered = self._offered, None
+        if offered is None or self._deaf:
+            return
+        lines = [b"%b %b HTTP/1.1" % (offered.method, offered.target)]
+        for name, value in offered.headers:
+            if name == b"connection":
+                value = b"close" if b"close" in value.lower() else b"keep-alive"
+            if name not in (b"upgrade", b"http2-settings"):
+                lines.append(b"%b: %b" % (name, value))
+        self._parser = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join((*lines, b"", rest)))
 
     def _read_on(self, incoming: Request, size: int) -> None:
         """Watch a request that has not come in whole."""
@@ -257,6 +276,9 @@ class Connection(asyncio.Protocol):
         self._in_body = True
         parser = self._parser
         incoming.method = parser.get_method()
+        if parser.should_upgrade():
+            self._offered, self._incoming = incoming, None
+            return
         incoming.is_http11 = parser.get_http_version() == "1.1"
         incoming.keep_alive = parser.should_keep_alive()
         incoming.path, _, incoming.query = incoming.target.partition(b"?")

@@ -15,6 +15,7 @@ from llmgw.errors import RequestError
 DEPTH_LIMIT = 64
 _FEW = 64
 _LARGE = 4096
+_AS_BRACES = bytes.maketrans(b"[]", b"{}")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
@@ -25,7 +26,7 @@ class BodyFields(msgspec.Struct):
     model: Any = None
     stream: Any = msgspec.UNSET
     stream_options: Any = msgspec.UNSET
-    user: Any = None
+    user: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
@@ -40,7 +41,8 @@ class BodyFields(msgspec.Struct):
 
     @property
     def session_user(self) -> str | None:
-        return self.user if isinstance(self.user, str) else None
+        """The field `user` as written: whoever sends the same one is the same to us."""
+        return bytes(self.user).decode("utf-8", "replace") or None
 
     def start_of_prompt(self, names: tuple[str, ...], limit: int) -> bytes:
         """Return the start of the first of these fields that is there."""
@@ -138,7 +140,7 @@ def _check_depth(body: bytes | bytearray) -> None:
     for _ in range(DEPTH_LIMIT):
         if not brackets:
             return
-        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
+        brackets = brackets.replace(b"{}", b"")  # takes off the innermost level everywhere
     if brackets:
         raise _too_deep()
 
@@ -154,10 +156,10 @@ def _has_few(body: bytes | bytearray, bracket: bytes) -> bool:
 
 
 def _structure(body: bytes) -> bytes:
-    """Return the brackets of a well-formed body that are not in strings."""
+    """Return the brackets of a well-formed body that are not in strings, all of them as braces."""
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return b"".join(body.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
+    return b"".join(body.split(b'"')[::2]).translate(_AS_BRACES, _NOT_BRACKETS)
 
 
 def _bad(message: str, param: str | None, code: str | None = None) -> RequestError:

@@ -8,6 +8,7 @@ reused one.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable
 from functools import lru_cache
@@ -126,7 +127,9 @@ class ConnectionPool:
             opening.fail(f"no connection within {self._connect_limit_s:g} s")
             return
         except OSError as error:  # refused, unreachable, not resolved, TLS
-            opening.fail(error.strerror or str(error) or type(error).__name__)
+            # asyncio's own text holds the address, which is not for clients to know.
+            code = error.errno
+            opening.fail(os.strerror(code).lower() if code and code > 0 else type(error).__name__)
             return
         transport.set_write_buffer_limits(high=READ_HIGH, low=READ_LOW)
         if opening.wanted:
