@@ -52,7 +52,7 @@ def test_a_taken_port_is_named_and_the_others_are_released(site: Site) -> None:
             *("--listen", f"127.0.0.1:{site.api_port}"),
             *("--admin-listen", f"127.0.0.1:{site.admin_port}"),
         )
-        assert done.returncode == 1, done.stderr
+        assert done.returncode == 2, done.stderr
         assert f"127.0.0.1:{site.admin_port}" in done.stderr
         socket.create_server(("127.0.0.1", site.api_port)).close()
 
@@ -60,7 +60,7 @@ def test_a_taken_port_is_named_and_the_others_are_released(site: Site) -> None:
 def test_a_taken_port_under_up_is_told_in_the_terminal(site: Site, tiny_gguf: Path) -> None:
     with socket.create_server(("127.0.0.1", site.api_port)):
         up = site.up(str(tiny_gguf))
-        assert up.process.wait(60) == 1
+        assert up.process.wait(60) == 2
         assert f"127.0.0.1:{site.api_port}" in up.text
 
 
