@@ -135,6 +135,44 @@ async def test_a_model_that_wakes_is_waited_for_longer(
     assert error.retry_after_s >= 1
 
 
+async def test_an_engine_that_is_being_restarted_is_waited_for(make_hall: MakeHall) -> None:
+    hall = make_hall()
+    hall.publish("m", ModelState.SERVING, free=None)
+    early = hall.ask()
+    await hall.wait(20)
+    late = hall.ask()
+    hall.free(2)
+    assert (early.fate, late.fate) == ("ready", "ready")
+
+
+async def test_one_that_stays_away_is_not_waited_for_by_each_request_anew(
+    make_hall: MakeHall,
+) -> None:
+    hall = make_hall()
+    hall.publish("m", ModelState.SERVING, free=None)
+    early = hall.ask()
+    await hall.wait(29)
+    late = hall.ask()
+    assert (early.fate, late.fate) == ("waits", "waits")
+    await hall.wait(1)
+    assert (early.fate, late.fate) == ("no_endpoint", "no_endpoint")
+    await hall.wait(600)
+    assert hall.ask().fate == "no_endpoint", "at once"
+    hall.free()
+    assert hall.ask().fate == "ready"
+    hall.publish("m", ModelState.SERVING, free=None)
+    assert hall.ask().fate == "waits", "a new outage"
+
+
+async def test_no_wait_at_all_is_still_saturation_where_engines_are_up(
+    make_hall: MakeHall,
+) -> None:
+    hall = make_hall(deadlines={"queue": 0})
+    asked = hall.ask()
+    await hall.wait(0)
+    assert asked.fate == "saturated"
+
+
 async def test_many_who_wait_cause_one_wake(make_hall: MakeHall) -> None:
     hall = make_hall()
     hall.publish("m", ModelState.ASLEEP, free=None)

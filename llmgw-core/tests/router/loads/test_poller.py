@@ -155,7 +155,13 @@ async def test_a_suspect_is_looked_at_at_once_and_a_refusal_is_believed() -> Non
         fleet.poller.suspect(EndpointId("a"))
         fleet.poller.suspect(EndpointId("unknown"))
         await anyio.wait_all_tasks_blocked()
-        assert fleet.state("a").condition is Condition.UNHEALTHY
+        assert fleet.state("a").condition is Condition.GONE
+        fleet.engines.health["a"] = 503  # it listens again, and loads
+        await fleet.wait(5)
+        assert fleet.state("a").condition is Condition.GONE
+        fleet.engines.health["a"] = 200
+        await fleet.wait(2.5)
+        assert fleet.state("a").condition is Condition.SLOW_START
 
 
 async def test_a_suspect_that_is_only_slow_keeps_the_benefit_of_the_doubt() -> None:

@@ -27,7 +27,8 @@ def test_three_bad_and_two_good_in_a_row_change_the_verdict(checks: str, verdict
 def test_a_refused_connection_needs_no_second_opinion() -> None:
     answers = Answers(bad=3, good=2)
     assert not answers.refused()
-    assert [answers.take(True), answers.take(True)] == [False, True]
+    assert [answers.take(False), answers.take(True), answers.is_gone] == [False, False, True]
+    assert [answers.take(True), answers.is_gone] == [True, False]
 
 
 def load(running: int | None, tokens: float | None) -> EngineLoad:

@@ -274,6 +274,20 @@ def test_with_less_than_half_answering_every_ready_one_is_used(
     assert "b" not in {bench.take(seed=seed / 30).endpoint.id for seed in range(30)}
 
 
+def test_an_endpoint_that_is_gone_is_not_used_even_as_the_last(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"))
+    state = bench.selector.state(EndpointId("a"))
+    bench.selector.set_answering(state, False)
+    assert isinstance(bench.ask(), Reservation), "in doubt it is used"
+    bench.selector.set_answering(state, False, is_gone=True)
+    assert bench.ask() == Unavailable(Why.NO_ENDPOINT)
+    bench.selector.set_answering(state, True)
+    assert isinstance(bench.ask(), Reservation)
+
+
 def test_state_survives_a_new_table_and_ends_with_the_process(
     make_bench: MakeBench, make_endpoint: MakeEndpoint
 ) -> None:

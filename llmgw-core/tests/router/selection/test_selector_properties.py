@@ -175,7 +175,7 @@ class Selection(RuleBasedStateMachine):
     def check(self, id_: str, good: bool, which: str) -> None:
         state = self.selector.state(EndpointId(id_))
         if state is not None and which == "health":
-            self.selector.set_answering(state, good)
+            self.selector.set_answering(state, good, is_gone=not good and id_ in "ab")
         elif state is not None:
             self.selector.set_stuck(state, not good)
 

@@ -24,6 +24,8 @@ from llmgw.router.table import ModelRoute, Table, Unavailable, Why
 _RENUDGE_S = 30.0
 """While somebody waits, the control plane is asked again: it may have been restarted since."""
 
+_WAKES = (ModelState.ASLEEP, ModelState.WAKING)
+
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
@@ -62,6 +64,7 @@ class Admission(Generic[R]):
         self._usual = self._priorities.get("normal", len(names) // 2)
         self._lines: dict[ModelName, ModelLine[R]] = {}
         self._paces: dict[ModelName, Pace] = {}
+        self._cold_since: dict[ModelName, float] = {}  #: models without any endpoint up
 
     def priority(self, name: str | None) -> int:
         """Return the rank of a class, 0 the most urgent; an unknown name means the usual one."""
@@ -98,41 +101,39 @@ class Admission(Generic[R]):
             on_refused=on_refused,
         )
         line = self._lines.get(route.name)
-        is_cold = False
         if line is None or not line.is_behind(profile, priority):
             got = self._reserve(route, request, profile=profile)
             if not isinstance(got, Unavailable):
+                self._found(route.name, up=True, now=now)
                 on_ready(got)
                 return ticket
-            is_cold = got.why is Why.NO_ENDPOINT
-        elif line.is_cold:
-            is_cold = True
-        if is_cold and route.state is ModelState.UNPLACEABLE:
-            on_refused(refusals.unplaceable(route, retry_after_s=self._pace(route).wake_s(None)))
+            self._found(route.name, up=got.why is not Why.NO_ENDPOINT, now=now)
+        if (error := self._hopeless(route, now)) is not None:
+            on_refused(error)
             return ticket
         if line is None:
             line = ModelLine(route, classes=len(self._priorities), now=now)
             self._lines[route.name] = line
-        line.warm(is_cold=is_cold, now=now)
         victim = None
         if line.count >= self._length:
             victim = line.newest_below(priority)
             if victim is None:
-                on_refused(self._too_late(line, ticket, now=now))
+                on_refused(self._too_late(line, ticket, now))
                 return ticket
             line.remove(victim)
         line.push(ticket)
         self._nudge(line, now)
         if victim is not None:
-            victim.on_refused(
-                refusals.outranked(route, retry_after_s=self._pace(route).drain_s(line.count))
-            )
+            retry_after_s = self._pace(route).drain_s(line.count)
+            victim.on_refused(refusals.outranked(route, retry_after_s=retry_after_s))
         return ticket
 
     def room(self, models: Iterable[ModelName]) -> None:
         """Serve those who wait for these models, as far as there is room."""
-        if self._lines:
+        if self._lines or self._cold_since:
+            now = self._clock.monotonic()
             for name in models:
+                self._found(name, up=True, now=now)
                 if (line := self._lines.get(name)) is not None and line.count:
                     self._serve(line)
 
@@ -146,21 +147,19 @@ class Admission(Generic[R]):
             else:
                 line.route = route
                 self._serve(line)
-                if line.is_cold and route.state is ModelState.UNPLACEABLE:
-                    retry_after_s = self._pace(route).wake_s(None)
+                if (error := self._unplaceable(route)) is not None:
                     for ticket in line.waiting():
-                        error = refusals.unplaceable(route, retry_after_s=retry_after_s)
                         self._refuse(line, ticket, error)
-        self._paces = {
-            name: pace for name, pace in self._paces.items() if table.find(name) is not None
-        }
+        for known in (self._paces, self._cold_since):
+            for name in [name for name in known if table.find(name) is None]:
+                del known[name]
 
     def tick(self) -> None:
         """Refuse those who have waited too long, and ask again for models that still sleep."""
         now = self._clock.monotonic()
         for name, line in tuple(self._lines.items()):
             while (ticket := line.oldest()) is not None and now >= self._due(line, ticket):
-                self._refuse(line, ticket, self._too_late(line, ticket, now=now))
+                self._refuse(line, ticket, self._too_late(line, ticket, now))
             if line.count:
                 self._nudge(line, now)
             elif not line.is_serving:
@@ -193,44 +192,72 @@ class Admission(Generic[R]):
         now = self._clock.monotonic()
         got = self._reserve(line.route, ticket.request, profile=ticket.profile)
         if isinstance(got, Unavailable):
-            line.warm(is_cold=got.why is Why.NO_ENDPOINT, now=now)
+            self._found(line.route.name, up=got.why is not Why.NO_ENDPOINT, now=now)
             return False
-        pace = self._pace(line.route)
-        if line.is_cold:
-            pace.woke(now - ticket.entered)
-        line.warm(is_cold=False, now=now)
+        self._found(line.route.name, up=True, now=now)
         line.take(ticket)
-        pace.served(now, still_waiting=line.count > 0)
+        self._pace(line.route).served(now, still_waiting=line.count > 0)
         ticket.on_ready(got)
         return True
+
+    def _found(self, name: ModelName, *, up: bool, now: float) -> None:
+        """Note whether any endpoint of a model is up."""
+        if not up:
+            self._cold_since.setdefault(name, now)
+        elif self._cold_since and (since := self._cold_since.pop(name, None)) is not None:
+            line = self._lines.get(name)
+            if line is not None and line.count:
+                line.warm_since = now
+                self._pace(line.route).woke(now - since)
+
+    def _is_held(self, route: ModelRoute) -> bool:
+        """Say whether the wait is for a model to wake, not for a slot."""
+        return route.name in self._cold_since and route.state in _WAKES
+
+    def _hopeless(self, route: ModelRoute, now: float) -> RequestError | None:
+        """Return why waiting would be in vain; None if it may help."""
+        if (error := self._unplaceable(route)) is not None:
+            return error
+        # An engine that is being restarted is waited for. One that has been away for longer
+        # than anybody waits for a slot is not: requests would only pile up.
+        since = self._cold_since.get(route.name)
+        if since is None or self._is_held(route) or now - since < self._slot_wait_s:
+            return None
+        wake_s = self._pace(route).wake_s(route.expected_wait_s)
+        return refusals.no_endpoint(route, waited_s=0.0, retry_after_s=wake_s)
+
+    def _unplaceable(self, route: ModelRoute) -> RequestError | None:
+        if route.state is not ModelState.UNPLACEABLE or route.name not in self._cold_since:
+            return None
+        return refusals.unplaceable(route, retry_after_s=self._pace(route).wake_s(None))
 
     def _refuse(self, line: ModelLine[R], ticket: Ticket[R], error: RequestError) -> None:
         if ticket.is_waiting:
             line.remove(ticket)
             ticket.on_refused(error)
 
-    def _too_late(self, line: ModelLine[R], ticket: Ticket[R], *, now: float) -> RequestError:
-        pace = self._pace(line.route)
+    def _too_late(self, line: ModelLine[R], ticket: Ticket[R], now: float) -> RequestError:
+        route, pace = line.route, self._pace(line.route)
         waited_s = now - ticket.entered
-        if line.is_cold and (ticket.is_waiting or not line.count):
-            return refusals.no_endpoint(
-                line.route,
-                waited_s=waited_s,
-                retry_after_s=pace.wake_s(line.route.expected_wait_s),
-            )
+        if route.name in self._cold_since and (ticket.is_waiting or not line.count):
+            wake_s = pace.wake_s(route.expected_wait_s)
+            return refusals.no_endpoint(route, waited_s=waited_s, retry_after_s=wake_s)
         return refusals.saturated(
-            line.route,
+            route,
             waited_s=waited_s if ticket.is_waiting else None,
             retry_after_s=pace.drain_s(line.count),
         )
 
     def _due(self, line: ModelLine[R], ticket: Ticket[R]) -> float:
-        if line.is_held:
+        if self._is_held(line.route):
             return ticket.entered + self._wake_wait_s
-        return max(ticket.entered, line.warm_since) + self._slot_wait_s
+        since = self._cold_since.get(line.route.name)
+        if since is None:
+            since = max(ticket.entered, line.warm_since)
+        return since + self._slot_wait_s
 
     def _nudge(self, line: ModelLine[R], now: float) -> None:
-        if not line.is_cold or line.route.state is not ModelState.ASLEEP:
+        if line.route.state is not ModelState.ASLEEP or not self._is_held(line.route):
             line.nudged_at = None
         elif line.nudged_at is None or now - line.nudged_at >= _RENUDGE_S:
             line.nudged_at = now

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from llmgw.contracts.balancing import RoutedRequest
-from llmgw.domain.endpoints import ModelState
 from llmgw.errors import RequestError
 from llmgw.router.admission.fair import FairLine
 from llmgw.router.table import ModelRoute
@@ -76,7 +75,6 @@ class ModelLine(Generic[R]):
         "_arrivals",
         "_classes",
         "count",
-        "is_cold",
         "is_serving",
         "lanes",
         "must_serve_again",
@@ -89,8 +87,7 @@ class ModelLine(Generic[R]):
         self.route = route
         self.lanes: dict[str | None, Lane[R]] = {}
         self.count = 0
-        self.is_cold = False  #: no endpoint is up
-        self.warm_since = now  #: when one last came up
+        self.warm_since = now  #: when an endpoint last came up
         self.nudged_at: float | None = None
         self.is_serving = False
         self.must_serve_again = False
@@ -152,14 +149,3 @@ class ModelLine(Generic[R]):
     def waiting(self) -> tuple[Ticket[R], ...]:
         """Return everybody, in order of arrival."""
         return tuple(ticket for ticket in self._arrivals if ticket.is_waiting)
-
-    def warm(self, *, is_cold: bool, now: float) -> None:
-        """Note whether any endpoint is up; the wait for a slot begins when one comes up."""
-        if self.is_cold and not is_cold:
-            self.warm_since = now
-        self.is_cold = is_cold
-
-    @property
-    def is_held(self) -> bool:
-        """True while the wait is for a model to wake, not for a slot."""
-        return self.is_cold and self.route.state in (ModelState.ASLEEP, ModelState.WAKING)

@@ -23,6 +23,8 @@ log = get_logger(__name__)
 
 _LOOK_S = 0.5
 """How often new endpoints are looked for and what is due in the selector is done."""
+_GONE_S = 1.0
+"""How often an address that refuses connections is tried: that costs next to nothing."""
 _PAGE_BYTES = 2 * 1024 * 1024
 """An engine's page has about 100 KB; what is larger than this is not one."""
 _PAGE_LIMIT_S = 5.0
@@ -118,7 +120,9 @@ class LoadPoller:
     async def _check_health_often(self, client: httpx.AsyncClient, watch: _Watch) -> None:
         while self._is_current(watch):
             await self._check_health(client, watch)
-            await self._clock.sleep(self._settings.interval)
+            # Requests may be waiting for an engine that is being restarted.
+            gone_s = min(_GONE_S, self._settings.interval)
+            await self._clock.sleep(gone_s if watch.answers.is_gone else self._settings.interval)
 
     async def _check_health(self, client: httpx.AsyncClient, watch: _Watch) -> None:
         endpoint = watch.state.endpoint
@@ -140,7 +144,7 @@ class LoadPoller:
             is_answering = watch.answers.refused() if refused else watch.answers.take(False)
         finally:
             watch.is_checking = False
-        self._selector.set_answering(watch.state, is_answering)
+        self._selector.set_answering(watch.state, is_answering, is_gone=watch.answers.is_gone)
         if was and not is_answering:
             log.warning("endpoint does not answer", endpoint=endpoint.id, problem=problem)
         elif is_answering and not was:

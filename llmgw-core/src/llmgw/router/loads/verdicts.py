@@ -8,13 +8,14 @@ from llmgw.domain.loads import EngineLoad
 class Answers:
     """Turns single health checks into a verdict that does not flap."""
 
-    __slots__ = ("_bad", "_good", "_in_a_row", "is_answering")
+    __slots__ = ("_bad", "_good", "_in_a_row", "is_answering", "is_gone")
 
     def __init__(self, *, bad: int, good: int) -> None:
         self._bad = bad
         self._good = good
         self._in_a_row = 0  #: answers against the present verdict
         self.is_answering = True
+        self.is_gone = False  #: refused the last connection, and no good verdict since
 
     def take(self, ok: bool) -> bool:
         """Count one check; return the verdict."""
@@ -25,11 +26,13 @@ class Answers:
             if self._in_a_row >= (self._good if ok else self._bad):
                 self.is_answering = ok
                 self._in_a_row = 0
+                self.is_gone = self.is_gone and not ok
         return self.is_answering
 
     def refused(self) -> bool:
         """Nothing listens there any more, which needs no second opinion; return the verdict."""
         self.is_answering = False
+        self.is_gone = True
         self._in_a_row = 0
         return False
 

@@ -91,6 +91,10 @@ class Line:
         return bool(self._members)
 
     @property
+    def has_ready(self) -> bool:
+        return any(state.is_ready for state in self._members)
+
+    @property
     def wants_load(self) -> bool:
         return any(choice.profile.needs.engine_load for choice in self._choices.values())
 

@@ -162,7 +162,7 @@ class Selector:
             members = tuple(states[endpoint.id] for endpoint in route.endpoints)
             lines[route.name].take(members, gone)
         self._plan_next_change(now)
-        self.on_room(tuple(lines))
+        self.on_room([name for name, line in lines.items() if line.has_ready])
 
     def _new_state(self, endpoint: Endpoint, now: float, *, has_company: bool) -> EndpointState:
         fresh_s = max(5.0, 3 * self._settings.health.load_interval)
@@ -315,10 +315,17 @@ class Selector:
             "endpoint left out", endpoint=state.endpoint.id, failures=state.failures, for_s=for_s
         )
 
-    def set_answering(self, state: EndpointState, answering: bool) -> None:
-        """Take what the health checks found."""
-        if state.is_answering != answering:
+    def set_answering(
+        self, state: EndpointState, answering: bool, *, is_gone: bool = False
+    ) -> None:
+        """Take what the health checks found.
+
+        is_gone: its address refuses connections. In a panic our checks are doubted and every
+        ready endpoint is used, but that needs no doubt: requests wait for it rather.
+        """
+        if (state.is_answering, state.is_gone) != (answering, is_gone):
             state.is_answering = answering
+            state.is_gone = is_gone
             if answering:
                 self._warm_up(state)
                 self.on_room(state.models)

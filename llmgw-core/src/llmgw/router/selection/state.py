@@ -27,6 +27,7 @@ class Condition(StrEnum):
 
     DRAINING = "draining"
     STUCK = "stuck"
+    GONE = "gone"
     UNHEALTHY = "unhealthy"
     EJECTED = "ejected"
     HALF_OPEN = "half_open"
@@ -53,6 +54,7 @@ class EndpointState:
         "half_open",
         "in_flight",
         "is_answering",
+        "is_gone",
         "is_stuck",
         "largest_prompt",
         "last_end",
@@ -78,6 +80,7 @@ class EndpointState:
         self.half_open = False  #: the ejection is over, no probe has succeeded yet
         self.probe: object | None = None  #: the one reservation that decides, while it is held
         self.is_answering = True  #: by the router's own health checks
+        self.is_gone = False  #: nobody listens at its address, so asking there is of no use
         self.is_stuck = False  #: requests run, tokens stand still
         self.ramp_from: float | None = None  #: slow start began; None: over
         self.last_end: float | None = None  #: when the last request ended
@@ -113,8 +116,8 @@ class EndpointState:
 
     @property
     def is_ready(self) -> bool:
-        """Published, not draining, and working if it works at all."""
-        return not (self.endpoint.draining or self.is_stuck)
+        """Published, not draining, there, and working if it works at all."""
+        return not (self.endpoint.draining or self.is_stuck or self.is_gone)
 
     @property
     def is_healthy(self) -> bool:
@@ -132,6 +135,8 @@ class EndpointState:
             return Condition.DRAINING
         if self.is_stuck:
             return Condition.STUCK
+        if self.is_gone:
+            return Condition.GONE
         if not self.is_answering:
             return Condition.UNHEALTHY
         if self.ejected_until is not None:
