@@ -16,6 +16,7 @@ from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
 from llmgw.logs import Logger, get_logger
 from llmgw_agent.hub.admittance import refuse
 from llmgw_agent.hub.identity import Identity
+from llmgw_agent.hub.refusals import Refusals
 from llmgw_agent.hub.sessions import Session, Sessions
 from llmgw_agent.wire.codec import UpDecoder, encode_down
 from llmgw_agent.wire.frames import (
@@ -54,6 +55,7 @@ class House:
     heartbeat_s: float  #: shortest interval that agents are told
     node_count_hint: int
     sessions: Sessions = field(default_factory=Sessions)
+    refusals: Refusals = field(default_factory=Refusals)
 
     @property
     def interval_s(self) -> float:
@@ -120,11 +122,11 @@ class SessionCall:
         session = self._session
         if session is None:
             if goodbye is not None:
-                log.warning(
-                    "session refused",
-                    peer=self._context.peer(),
+                self._house.refusals.note(
                     code=goodbye.code,
                     reason=goodbye.message,
+                    peer=self._context.peer(),
+                    now=self._house.clock.monotonic(),
                 )
             return
         session.end(goodbye)
