@@ -95,6 +95,7 @@ def wait_for_sigterm() -> None:
     write_end.setblocking(False)
     signal.set_wakeup_fd(write_end.fileno())
     signal.signal(signal.SIGTERM, lambda *_: None)
+    say("serving")
     while signal.SIGTERM not in read_end.recv(64):
         pass
     signal.set_wakeup_fd(-1)
@@ -120,7 +121,8 @@ def say(text: str) -> None:
 
 def fail(code: int, text: str) -> NoReturn:
     say(text)
-    os._exit(code)
+    # Not at once: the library logs on a thread of its own, and its last lines are the reason.
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

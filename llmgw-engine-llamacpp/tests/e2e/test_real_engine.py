@@ -42,7 +42,11 @@ class Engine:
         )
         self.url = f"http://127.0.0.1:{port}"
         self.client = httpx.Client(
-            base_url=self.url, headers={"authorization": f"Bearer {CREDENTIAL}"}, timeout=15
+            base_url=self.url,
+            headers={"authorization": f"Bearer {CREDENTIAL}"},
+            timeout=15,
+            # The engine closes a connection after its hundredth request, between two of ours.
+            limits=httpx.Limits(max_keepalive_connections=0),
         )
         self.log = log
         with log.open("wb") as out:
@@ -54,10 +58,13 @@ class Engine:
         assert self.launch.ready is not None
         while self.process.poll() is None:
             try:
-                if self.client.get(self.launch.ready.path).status_code == 200:
+                healthy = self.client.get(self.launch.ready.path).status_code == 200
+                # Health comes a moment before the launcher has hold of SIGTERM.
+                if healthy and "llmgw: serving" in self.log.read_text():
                     return
             except httpx.TransportError:
-                time.sleep(0.02)
+                pass
+            time.sleep(0.02)
         raise AssertionError(self.log.read_text())
 
     def why(self) -> Failure:
