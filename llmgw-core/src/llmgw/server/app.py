@@ -6,7 +6,8 @@ bind ─▶ store ─▶ router ─▶ control plane with its dispatcher ─▶ 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +21,7 @@ from llmgw.admin.parts import AdminParts
 from llmgw.clock import Clock
 from llmgw.config.addresses import Address
 from llmgw.config.loading import NOTHING_TO_DO, Loaded
+from llmgw.domain.secret import Secret
 from llmgw.errors import ConfigError, Problem
 from llmgw.logs import get_logger
 from llmgw.plugins import Registry
@@ -32,12 +34,14 @@ from llmgw.server.compose import (
     server_name,
     store_of,
 )
-from llmgw.server.listeners import address_of, bound
+from llmgw.server.listeners import address_of, bound, shared
+from llmgw.server.pages import own_page
 from llmgw.server.reload import Reloads
 from llmgw.server.serving import HttpListener
 from llmgw.server.statedir import admin_token, prepare
 from llmgw.server.static import static_endpoints
 from llmgw.server.web import Application, with_admin
+from llmgw.server.workers import Workers, worker_flags
 from llmgw.store import Store
 
 log = get_logger(__name__)
@@ -56,6 +60,14 @@ class Serving:
     api: Address
     admin: Address
     agents: str | None  #: None: no control plane
+
+
+@dataclass(frozen=True, slots=True)
+class _Sockets:
+    """What is listened on."""
+
+    api: tuple[socket.socket, ...]  #: one for each worker
+    admin: socket.socket
 
 
 class Server:
@@ -90,25 +102,32 @@ class Server:
 
     async def run(self, *, task_status: TaskStatus[Serving]) -> None:
         """Serve. Raises ConfigError before anything was started, if it cannot be."""
-        settings = self._loaded.settings
         await anyio.to_thread.run_sync(prepare, self._loaded.state_dir)
-        with bound({"listen": settings.listen, "admin_listen": settings.admin_listen}) as sockets:
+        with ExitStack() as stack:
+            sockets = self._bind(stack)
             store = None
             if needs_store(self._loaded):
                 store = await anyio.to_thread.run_sync(store_of, self._loaded, self._clock)
-            try:
-                known_nodes = await self._known_nodes(store)
-                parts = compose(
-                    self._loaded,
-                    self._registry,
-                    self._clock,
-                    store=store,
-                    known_nodes=known_nodes,
-                )
-                await self._serve(parts, sockets, task_status)
-            finally:
-                if store is not None:
-                    store.close()
+                stack.callback(store.close)
+            parts = compose(
+                self._loaded,
+                self._registry,
+                self._clock,
+                store=store,
+                known_nodes=await self._known_nodes(store),
+            )
+            await self._serve(parts, sockets, task_status)
+
+    def _bind(self, stack: ExitStack) -> _Sockets:
+        settings = self._loaded.settings
+        addresses = {"listen": settings.listen, "admin_listen": settings.admin_listen}
+        if settings.workers == 1:
+            both = stack.enter_context(bound(addresses))
+            return _Sockets(api=(both["listen"],), admin=both["admin_listen"])
+        del addresses["listen"]
+        admin = stack.enter_context(bound(addresses))["admin_listen"]
+        api = stack.enter_context(shared(settings.listen, settings.workers))
+        return _Sockets(api=tuple(api), admin=admin)
 
     async def _known_nodes(self, store: Store | None) -> int | None:
         """Decide whether a control plane runs: return how many nodes it should expect, else None."""
@@ -122,13 +141,16 @@ class Server:
         return len(await store.run(store.nodes.list))
 
     async def _serve(
-        self, parts: Parts, sockets: dict[str, socket.socket], task_status: TaskStatus[Serving]
+        self, parts: Parts, sockets: _Sockets, task_status: TaskStatus[Serving]
     ) -> None:
         settings, router = self._loaded.settings, parts.router
-        admin = self._admin(parts)
+        token = admin_token(self._loaded.state_dir, settings.auth.admin_token_file)
+        api = address_of(sockets.api[0])
+        workers = self._workers(sockets.api, parts, token) if settings.workers > 1 else None
+        admin = self._admin(parts, token, workers)
         admin_listener = HttpListener(
             admin,
-            sockets["admin_listen"],
+            sockets.admin,
             # The API's own front and limits, without its hot routes.
             protocol=partial(
                 Connection,
@@ -137,14 +159,13 @@ class Server:
             tls=settings.tls,
             drain_limit_s=_ADMIN_DRAIN_S,
         )
-        api_listener = HttpListener(
+        api_listener = workers or HttpListener(
             with_admin(router.asgi, admin if self._admin_on_api else None),
-            sockets["listen"],
+            sockets.api[0],
             protocol=router.protocol,
             tls=settings.tls,
             drain_limit_s=settings.drain_limit,
         )
-        api = address_of(sockets["listen"])
         async with anyio.create_task_group() as base:
             await base.start(router.run)
             await parts.feeding.restore(parts.endpoints, router)
@@ -164,16 +185,14 @@ class Server:
                     await listeners.start(api_listener.run)
                     if self._load is not None:
                         await control.start(self._watch_files(parts, self._load).run)
-                    serving = Serving(
-                        api=api, admin=address_of(sockets["admin_listen"]), agents=agents
-                    )
+                    serving = Serving(api=api, admin=address_of(sockets.admin), agents=agents)
                     log.info("serving", api=api, admin=serving.admin, agents=agents or "none")
                     task_status.started(serving)
                     await self._stopping.wait()
                     listeners.start_soon(router.drain, settings.drain_limit)
                     control.cancel_scope.cancel()
                 admin_listener.stop()
-                if not api.is_loopback:
+                if not api.is_loopback and workers is None:
                     await self._clock.sleep(_NOTICE_S)
                 api_listener.stop()
             if parts.books is not None:
@@ -181,12 +200,24 @@ class Server:
             base.cancel_scope.cancel()
         log.info("stopped")
 
-    def _admin(self, parts: Parts) -> Application:
+    def _workers(self, sockets: Sequence[socket.socket], parts: Parts, token: Secret) -> Workers:
+        settings = self._loaded.settings
+        return Workers(
+            sockets,
+            feed=parts.feeding.feed,
+            token=token,
+            flags=worker_flags(settings, address_of(sockets[0]), settings.drain_limit),
+            state_dir=self._loaded.state_dir / "workers",
+            drain_limit_s=settings.drain_limit,
+            clock=self._clock,
+        )
+
+    def _admin(self, parts: Parts, token: Secret, workers: Workers | None) -> Application:
         settings, fleet, books = self._loaded.settings, parts.fleet, parts.books
         is_loopback = Address.parse(settings.admin_listen).is_loopback
         return build_admin(
             AdminParts(
-                token=admin_token(self._loaded.state_dir, settings.auth.admin_token_file),
+                token=token,
                 clock=self._clock,
                 server=server_name(),
                 store=books.store if books else None,
@@ -196,7 +227,7 @@ class Server:
                 feed=parts.feeding.feed,
                 check_catalog=fleet.plane.check_catalog if fleet else lambda _: (),
                 follow=books.follower.refresh if books else anyio.lowlevel.checkpoint,
-                metrics=parts.router.metrics_page,
+                metrics=partial(self._metrics, parts, workers),
                 allowed_hosts=_LOOPBACK_HOSTS if is_loopback else ("*",),
             )
         )
@@ -205,6 +236,11 @@ class Server:
     def _admin_on_api(self) -> bool:
         said = self._loaded.settings.auth.admin_on_api
         return Address.parse(self._loaded.settings.listen).is_loopback if said is None else said
+
+    async def _metrics(self, parts: Parts, workers: Workers | None) -> bytes:
+        page = await parts.router.metrics_page()
+        page += own_page(reload_failed=self._reloads is not None and self._reloads.failed)
+        return page if workers is None else await workers.metrics(page)
 
     # -- the configuration's files ---------------------------------------------------------
 

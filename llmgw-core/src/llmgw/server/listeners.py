@@ -59,9 +59,40 @@ def listen(address: Address, *, shared: bool = False) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> Address:
-    """Return where it really listens: port 0 has become a port."""
+    """Return where it really listens: port 0 has become a port, unless it is a UNIX socket."""
+    if listener.family == socket.AF_UNIX:
+        return Address("localhost", 0)
     host, port, *_ = listener.getsockname()
     return Address(host, port)
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """Return a listening UNIX socket that only this user can reach."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@contextmanager
+def shared(address: str, count: int) -> Iterator[list[socket.socket]]:
+    """Open `count` listening sockets on one port, among which the kernel spreads connections.
+
+    Bound once without sharing before, so that a port that somebody else has is an error.
+    Raises ConfigError likewise.
+    """
+    with bound({"listen": address}) as first:
+        free = address_of(first["listen"])
+    with ExitStack() as stack:
+        yield [stack.enter_context(listen(free, shared=True)) for _ in range(count)]
 
 
 def check_free(name: str, text: str) -> None:

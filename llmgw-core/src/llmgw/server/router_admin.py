@@ -5,7 +5,6 @@ Not the admin room: that brings the store and its libraries, and a router has ne
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
@@ -14,54 +13,39 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llmgw.domain.secret import Secret
-from llmgw.router.app import Router
-from llmgw.router.feed import FeedClient
+from llmgw.server.web import with_token
 
 _PAGE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def router_admin(router: Router, feed: FeedClient, token: Secret) -> Starlette:
-    """Return the application: `/healthz`, `/readyz`, and behind the token `/metrics`."""
+def router_admin(
+    *,
+    is_ready: Callable[[], bool],
+    is_stale: Callable[[], bool],
+    metrics_page: Callable[[], Awaitable[bytes]],
+    token: Secret,
+) -> Starlette:
+    """Return the application: `/healthz`, `/readyz`, and behind the token `/metrics`.
+
+    is_stale: whether no server answers, so that the last table is served.
+    """
 
     async def health(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def readiness(_: Request) -> Response:
-        status = {"status": "ready" if router.is_ready else "not ready", "stale": feed.is_stale}
-        return JSONResponse(status, status_code=200 if router.is_ready else 503)
+        ready = is_ready()
+        status = {"status": "ready" if ready else "not ready", "stale": is_stale()}
+        return JSONResponse(status, status_code=200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
-        stale = f"# TYPE llmgw_feed_stale gauge\nllmgw_feed_stale {int(feed.is_stale)}\n"
-        return Response(await router.metrics_page() + stale.encode(), media_type=_PAGE)
+        stale = f"# TYPE llmgw_feed_stale gauge\nllmgw_feed_stale {int(is_stale())}\n"
+        return Response(await metrics_page() + stale.encode(), media_type=_PAGE)
 
     return Starlette(
         routes=[
             Route("/healthz", health),
             Route("/readyz", readiness),
-            Route("/metrics", _with_token(metrics, token)),
+            Route("/metrics", with_token(metrics, token)),
         ]
     )
-
-
-def _with_token(
-    handler: Callable[[Request], Awaitable[Response]], token: Secret
-) -> Callable[[Request], Awaitable[Response]]:
-    expected = token.reveal().encode()
-
-    async def guarded(request: Request) -> Response:
-        scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-        # As bytes: comparing texts in constant time raises for letters outside ASCII (C060).
-        is_right = hmac.compare_digest(sent.strip().encode("utf-8", "replace"), expected)
-        if scheme.lower() == "bearer" and is_right:
-            return await handler(request)
-        error = {
-            "message": "send the token of <state_dir>/admin.token as `Authorization: Bearer …`",
-            "type": "authentication_error",
-            "code": "unauthorized",
-            "param": None,
-        }
-        return JSONResponse(
-            {"error": error}, status_code=401, headers={"www-authenticate": "Bearer"}
-        )
-
-    return guarded

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,7 +34,8 @@ log = get_logger(__name__)
 DRAIN_LIMIT_S = 300.0
 _ADMIN_DRAIN_S = 1.0
 _NOTICE_S = 5.0
-_TABLE_FILE = "table.json"
+_FIRST_TABLE_S = 3.0
+TABLE_FILE = "table.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +58,22 @@ class StandaloneRouter:
         balancers: Mapping[str, BalancerFactory],
         engines: Mapping[str, EngineAdapter],
         clock: Clock,
+        own_token: Secret | None = None,
+        sockets: Mapping[str, socket.socket] | None = None,
     ) -> None:
-        """servers: URLs of admin listeners. token: opens the feed there."""
+        """servers: URLs of admin listeners. token: opens the feed there.
+
+        own_token: opens this router's metrics; None: that of its state folder. sockets: `listen`
+        and `admin_listen`, already listening; None: bound as the settings say.
+        """
         self._loaded = loaded
         self._servers = servers
         self._token = token
         self._balancers = balancers
         self._engines = engines
         self._clock = clock
+        self._own_token = own_token
+        self._sockets = sockets
         self._stopping = anyio.Event()
 
     def stop(self) -> None:
@@ -76,7 +87,9 @@ class StandaloneRouter:
         """Serve. Raises ConfigError if an address or the state folder cannot be used."""
         settings = self._loaded.settings
         await anyio.to_thread.run_sync(prepare, self._loaded.state_dir)
-        own_token = admin_token(self._loaded.state_dir, settings.auth.admin_token_file)
+        own_token = self._own_token or admin_token(
+            self._loaded.state_dir, settings.auth.admin_token_file
+        )
         router = Router(
             settings.router,
             balancers=self._balancers,
@@ -90,10 +103,13 @@ class StandaloneRouter:
             self._token,
             router,
             self._clock,
-            last_table=LastTable(self._loaded.state_dir / _TABLE_FILE),
+            last_table=LastTable(self._loaded.state_dir / TABLE_FILE),
         )
         router.nudges = feed
-        with bound({"listen": settings.listen, "admin_listen": settings.admin_listen}) as sockets:
+        with ExitStack() as stack:
+            sockets = self._sockets or stack.enter_context(
+                bound({"listen": settings.listen, "admin_listen": settings.admin_listen})
+            )
             api = address_of(sockets["listen"])
             limit_s = drain_limit_s(self._loaded)
             api_listener = HttpListener(
@@ -104,7 +120,12 @@ class StandaloneRouter:
                 drain_limit_s=limit_s,
             )
             admin_listener = HttpListener(
-                router_admin(router, feed, own_token),
+                router_admin(
+                    is_ready=lambda: router.is_ready,
+                    is_stale=lambda: feed.is_stale,
+                    metrics_page=router.metrics_page,
+                    token=own_token,
+                ),
                 sockets["admin_listen"],
                 protocol=partial(
                     Connection,
@@ -116,6 +137,7 @@ class StandaloneRouter:
             async with anyio.create_task_group() as base:
                 await base.start(router.run)
                 await base.start(feed.run)
+                await self._wait_first_table(router, feed)
                 async with anyio.create_task_group() as listeners:
                     await listeners.start(admin_listener.run)
                     await listeners.start(api_listener.run)
@@ -130,6 +152,15 @@ class StandaloneRouter:
                     admin_listener.stop()
                 base.cancel_scope.cancel()
         log.info("stopped")
+
+    async def _wait_first_table(self, router: Router, feed: FeedClient) -> None:
+        """Let a server or the disk say what is served, else every model would be unknown at first.
+
+        Not for ever: with no server and nothing on disk we listen, and say that we are not ready.
+        """
+        until = self._clock.monotonic() + _FIRST_TABLE_S
+        while feed.is_stale and not router.table.routes and self._clock.monotonic() < until:
+            await self._clock.sleep(0.02)
 
 
 def keys_are_open(settings: ServerSettings) -> bool:
