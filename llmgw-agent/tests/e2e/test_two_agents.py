@@ -82,7 +82,7 @@ def test_a_second_agent_with_the_same_node_id_is_refused(site: Site, tiny_gguf: 
         *("--node-id", "node-a", "--state-dir", str(site.home / "other")),
         *("--join", f"@{site.state_dir / 'join.token'}"),
     )
-    wait_for("it says why", lambda: "node_id_taken" in other.text, 30)
+    wait_for("it says why", lambda: "another agent has a live session" in other.text, 30)
     assert shards(site)["one"]["pid"] == pid
 
 
