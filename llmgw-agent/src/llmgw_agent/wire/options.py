@@ -34,6 +34,9 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
     # A new channel must be a new connection: it picks up new certificates.
     ("grpc.use_local_subchannel_pool", 1),
+    # Limit of one attempt to connect (the default is 20 s). Packets that vanish would otherwise
+    # hold an agent back for longer than the 35 s in which it must be back after a partition.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # Reconnecting is the link's own business, with its own backoff.
     ("grpc.enable_retries", 0),
 )
