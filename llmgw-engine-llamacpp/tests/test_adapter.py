@@ -40,6 +40,13 @@ class TestLlamaCpp(EngineContract):
                 "chat_template_kwargs": {"thinking": False},
             },
         ),
+        profile(
+            "llamacpp",
+            nodes=2,
+            fabric="ib",
+            devices={"count": 2},
+            command=["/opt/llama/llama-server"],
+        ),
         profile("llamacpp", options={"embeddings": True, "pooling": "mean"}),
         profile("llamacpp", options={"reranking": True}),
     )
@@ -59,7 +66,8 @@ class TestLlamaCpp(EngineContract):
             "options.tensor_split",
         ),
         (profile("llamacpp", devices={"count": 2}, parallel={"tensor": 2}), "parallel"),
-        (profile("llamacpp", devices={"count": 2}, nodes=2), "nodes"),
+        (profile("llamacpp", devices={"count": 2}, nodes=2, fabric="ib"), "nodes"),
+        (profile("llamacpp", devices={"count": 2}, nodes=2, command=["llama-server"]), "nodes"),
     )
     metrics_pages = tuple(path.read_text() for path in sorted(SAMPLES.glob("*-metrics*.txt")))
     exits = (
@@ -107,6 +115,17 @@ def test_with_a_command_llama_server_gets_flags() -> None:
         *("--cache-ram", "0", "--no-jinja", "--flash-attn", "on", "--tensor-split", "3,1.5"),
         *("--lora-scaled", "/models/a.gguf:0.5"),
     )
+
+
+def test_over_nodes_the_head_sends_tensors_to_workers_that_are_on_the_fabric() -> None:
+    item = profile(
+        "llamacpp", nodes=2, fabric="ib", devices={"count": 4}, command=["/opt/llama/llama-server"]
+    )
+    head, worker = (ADAPTER.launch(assignment) for assignment in assignments(item))
+    assert head.argv[head.argv.index("--rpc") + 1] == "127.0.0.2:20100"
+    assert worker.argv == ("/opt/llama/rpc-server", "--host", "127.0.0.2", "--port", "20100")
+    assert worker.env == {"CUDA_VISIBLE_DEVICES": "GPU-0001-0000,GPU-0001-0001"}
+    assert worker.ready is None
 
 
 def test_devices_are_given_by_uuid_and_none_means_none() -> None:

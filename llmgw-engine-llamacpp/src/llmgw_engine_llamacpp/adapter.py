@@ -1,4 +1,4 @@
-"""llama.cpp: one process per replica, on a CPU or on the devices of one node."""
+"""llama.cpp: one process per replica, on a CPU or on the devices of one node; by RPC of more."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from llmgw.domain.commands import ShardSpec
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.replicas import Failure
 from llmgw.errors import Problem
-from llmgw_engine_llamacpp.argv import launcher_argv, server_argv
+from llmgw_engine_llamacpp.argv import launcher_argv, server_argv, worker_argv
 from llmgw_engine_llamacpp.failures import explain_exit
 from llmgw_engine_llamacpp.load import parse_load
 from llmgw_engine_llamacpp.options import REFUSED, LlamaCppOptions
 
 _KEY = "LLAMA_API_KEY"
 _ENV = ("GGML_", "OMP_", "GOMP_")
+# Nearly every flag has a twin among them.
+_SCRUBBED = ("LLAMA_", "GGML_", "HF_", "CUDA_VISIBLE_DEVICES")
 _EXIT_S = 5.0  # left of the grace for what is not waiting: leaving the process and being reaped
 _WARM_UP_S = 600.0  # the first prompt on a slow CPU
 
@@ -44,9 +46,14 @@ class LlamaCppAdapter:
             *option_problems(LlamaCppOptions, profile.options, REFUSED),
             *env_problems(profile.env, _ENV),
         ]
-        if profile.nodes > 1:
+        if profile.nodes > 1 and not (profile.command and profile.fabric):
             problems.append(
-                Problem(path="nodes", message=f"llama.cpp runs on one node, got {profile.nodes}")
+                Problem(
+                    path="nodes",
+                    message="several nodes need `command`, a llama-server built with GGML_RPC, and "
+                    "`fabric`: its protocol between nodes has neither key nor encryption, "
+                    f"got {profile.nodes}",
+                )
             )
         if profile.parallel.world_size > 1:
             problems.append(
@@ -70,6 +77,12 @@ class LlamaCppAdapter:
     def launch(self, assignment: Assignment) -> Launch:
         """Launch by the profile's `command` if it has one, else by our launcher."""
         spec = assignment.spec
+        # Also when it is empty: a replica that was promised no device must not find one.
+        devices = {"CUDA_VISIBLE_DEVICES": ",".join(spec.devices)}
+        if spec.rank != self.traits.serves_on_rank:
+            return Launch(
+                argv=worker_argv(assignment), env={**spec.env, **devices}, scrub_env=_SCRUBBED
+            )
         options = LlamaCppOptions.model_validate(dict(spec.options))
         grace_s = spec.stop_grace_s or self.traits.stop_grace_s
         if assignment.home.command:
@@ -80,12 +93,10 @@ class LlamaCppAdapter:
             argv=argv,
             env={
                 **spec.env,
-                # Also when it is empty: a replica that was promised no device must not find one.
-                "CUDA_VISIBLE_DEVICES": ",".join(spec.devices),
+                **devices,
                 _KEY: assignment.credential.reveal(),
             },
-            # Nearly every flag has a twin among them.
-            scrub_env=("LLAMA_", "GGML_", "HF_", "CUDA_VISIBLE_DEVICES"),
+            scrub_env=_SCRUBBED,
             secret_env=frozenset({_KEY}),
             ready=Probe(path="/health"),
             warm_up=_warm_up(spec.served_names[0], options),

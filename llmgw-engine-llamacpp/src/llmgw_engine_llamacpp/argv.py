@@ -67,6 +67,18 @@ def server_argv(assignment: Assignment, options: LlamaCppOptions) -> tuple[str, 
     return (*command, *flags)
 
 
+def worker_argv(assignment: Assignment) -> tuple[str, ...]:
+    """Return the command of a rank above 0: the `rpc-server` built beside the `llama-server`.
+
+    It holds no model: rank 0 sends the tensors. It asks for no key either, so it listens on the
+    address that the ranks share and nowhere else.
+    """
+    spec = assignment.spec
+    program = PurePosixPath((assignment.home.command or ("",))[0]).with_name("rpc-server")
+    own = spec.peers[spec.rank]
+    return (str(program), "--host", own.address, "--port", str(own.ports[0]))
+
+
 def launcher_argv(
     assignment: Assignment, options: LlamaCppOptions, *, drain_s: float
 ) -> tuple[str, ...]:
@@ -136,6 +148,9 @@ def _special(assignment: Assignment, options: LlamaCppOptions) -> Iterator[Setti
         yield Setting(
             flags=("--reranking",), params=(("embedding", True), ("pooling_type", "rank"))
         )
+    if workers := assignment.spec.peers[1:]:
+        text = ",".join(f"{peer.address}:{peer.ports[0]}" for peer in workers)
+        yield Setting(flags=("--rpc", text), params=())
     if options.mmproj:
         yield _value("--mmproj", "mmproj.path", _beside(assignment, options, options.mmproj))
     if options.lora:

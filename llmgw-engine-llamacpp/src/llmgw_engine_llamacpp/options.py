@@ -139,7 +139,7 @@ REFUSED: Mapping[str, str] = {
     "metrics": "always on: the router reads the load from it",
     "fit": "always off: it would shrink the context behind the memory plan's back",
     "device": "the placement chooses the devices",
-    "rpc": "its protocol has neither authentication nor encryption",
+    "rpc": "give `nodes` and `fabric` in the profile: each rank gets its address",
     "sleep_idle_seconds": "the catalog's `idle_after` decides who sleeps",
     "slot_save_path": "it lets requests write files on the node",
     "media_path": "it lets requests read files of the node",
