@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from llmgw.clock import SystemClock
 from llmgw.config.addresses import Address
@@ -113,6 +114,10 @@ async def test_a_model_with_a_profile_is_placed_on_a_node_served_and_withdrawn(
             await until(is_answered)
             listed = (await server.admin.get("/admin/v1/nodes")).json()
             assert "n1" in str(listed)
+            page = (await server.admin.get("/metrics")).text
+            assert 'llmgw_nodes{state="ready"} 1.0' in page
+            assert "llmgw_config_reload_failed 0" in page
+            list(text_string_to_metric_families(page))
 
 
 async def test_what_the_files_say_is_in_the_stores_catalog(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from llmgw.server.compose import (
     server_name,
     store_of,
 )
+from llmgw.server.fleetpage import fleet_page
 from llmgw.server.listeners import address_of, bound, shared
 from llmgw.server.pages import own_page
 from llmgw.server.reload import Reloads
@@ -240,6 +241,8 @@ class Server:
     async def _metrics(self, parts: Parts, workers: Workers | None) -> bytes:
         page = await parts.router.metrics_page()
         page += own_page(reload_failed=self._reloads is not None and self._reloads.failed)
+        if parts.fleet is not None:
+            page += await fleet_page(parts.fleet.plane.view)
         return page if workers is None else await workers.metrics(page)
 
     # -- the configuration's files ---------------------------------------------------------

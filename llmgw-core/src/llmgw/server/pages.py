@@ -1,4 +1,4 @@
-"""Metrics pages of several processes as one. Pure."""
+"""Parts of the metrics page that are no router's: a server's own, and sums of several pages. Pure."""
 
 from __future__ import annotations
 
