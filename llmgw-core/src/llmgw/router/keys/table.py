@@ -65,15 +65,6 @@ class KeyTable:
         """
         if self.is_open:
             return self._nobody
-        now = self._clock.monotonic()
-        if address not in _LOOPBACK and (wait_s := self._attempts.locked_s(address, now)):
-            return RequestError(
-                "too many wrong keys from this address",
-                status=429,
-                code="too_many_failures",
-                kind="rate_limit_error",
-                retry_after_s=float(int(wait_s) + 1),
-            )
         shown = {key for value in values if (key := _without_scheme(value))}
         if len(shown) != 1:
             # Two different keys would be a question of which part of us reads which.
@@ -81,8 +72,7 @@ class KeyTable:
             return _refused(f"{problem}; send one as `Authorization: Bearer llmgw_…`")
         grant = self._grant_of(shown.pop())
         if grant is None:
-            self._attempts.failed(address, now)
-            return _refused("the API key is not valid; it may be mistyped, expired or revoked")
+            return self._wrong_key(address)
         if not grant.has_scope(scope):
             return RequestError(
                 f"the API key has no scope {scope.value!r}",
@@ -91,6 +81,25 @@ class KeyTable:
                 kind="permission_error",
             )
         return grant
+
+    def _wrong_key(self, address: str) -> RequestError:
+        """Refuse, and sooner or later with a pause.
+
+        A right key is accepted from any address at any time: behind a proxy all clients may
+        share one, and a secret of 32 random bytes is not guessed.
+        """
+        now = self._clock.monotonic()
+        wait_s = self._attempts.locked_s(address, now)
+        if not wait_s or address in _LOOPBACK:
+            self._attempts.failed(address, now)
+            return _refused("the API key is not valid; it may be mistyped, expired or revoked")
+        return RequestError(
+            "too many wrong API keys from this address",
+            status=429,
+            code="too_many_failures",
+            kind="rate_limit_error",
+            retry_after_s=float(int(wait_s) + 1),
+        )
 
     def grants(self) -> tuple[KeyGrant, ...]:
         """Return every key's counters, to be read and not changed."""

@@ -31,6 +31,11 @@ _PAGE_LIMIT_S = 5.0
 _INLINE_BYTES = 256 * 1024
 """Up to here a page is read on the loop, 1 ms for 100 KB: a thread would hold the GIL as long."""
 _LONGEST_PREFILL_S = 600.0
+_PER_S = 100
+"""New endpoints are first looked at in this rhythm: a thousand at once would stall the loop."""
+_AT_FULL_PACE = 250
+"""With more endpoints than this each is looked at less often; one look costs about 1 ms of CPU.
+Requests that fail have an endpoint looked at anyway."""
 
 
 def polling_client() -> httpx.AsyncClient:
@@ -93,14 +98,24 @@ class LoadPoller:
                 await self._clock.sleep(_LOOK_S)
 
     def _watch_newcomers(self, client: httpx.AsyncClient, tasks: TaskGroup) -> None:
+        newcomers = 0
         for state in self._selector.states():
             watch = self._watches.get(state.endpoint.id)
             if watch is None or watch.state is not state:
                 watch = self._watches[state.endpoint.id] = _Watch(state, self._settings)
-                tasks.start_soon(self._check_health_often, client, watch)
-                tasks.start_soon(self._read_load_often, client, watch)
+                tasks.start_soon(self._watch, client, watch, newcomers / _PER_S)
+                newcomers += 1
         for id_ in [id_ for id_, watch in self._watches.items() if not self._is_current(watch)]:
             del self._watches[id_]
+
+    async def _watch(self, client: httpx.AsyncClient, watch: _Watch, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._check_health_often, client, watch)
+            tasks.start_soon(self._read_load_often, client, watch)
+
+    def _stretched(self, interval_s: float) -> float:
+        return interval_s * max(1.0, len(self._watches) / _AT_FULL_PACE)
 
     def _is_current(self, watch: _Watch) -> bool:
         return self._selector.state(watch.state.endpoint.id) is watch.state
@@ -121,8 +136,8 @@ class LoadPoller:
         while self._is_current(watch):
             await self._check_health(client, watch)
             # Requests may be waiting for an engine that is being restarted.
-            gone_s = min(_GONE_S, self._settings.interval)
-            await self._clock.sleep(gone_s if watch.answers.is_gone else self._settings.interval)
+            interval_s = _GONE_S if watch.answers.is_gone else self._settings.interval
+            await self._clock.sleep(self._stretched(interval_s))
 
     async def _check_health(self, client: httpx.AsyncClient, watch: _Watch) -> None:
         endpoint = watch.state.endpoint
@@ -159,9 +174,8 @@ class LoadPoller:
                 await self._read_load(client, watch, adapter)
             # Without a balancer that looks at it, a reading serves the watchdog only.
             wanted = self._selector.wants_load(watch.state)
-            await self._clock.sleep(
-                self._settings.load_interval if wanted else self._settings.interval
-            )
+            interval_s = self._settings.load_interval if wanted else self._settings.interval
+            await self._clock.sleep(self._stretched(interval_s))
 
     async def _read_load(
         self, client: httpx.AsyncClient, watch: _Watch, adapter: EngineAdapter
