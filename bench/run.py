@@ -1,0 +1,272 @@
+"""Measure the router beside whichever proxies are installed, and print one table.
+
+    python bench/run.py [--rounds 3] [--seconds 2] [--targets direct,nginx,haproxy,llmgw]
+
+CPU time is the main number: the target's own, read from the kernel before and after each load,
+divided by what came through. It moves by some 15 % with whatever else the machine does, rates
+and latencies by far more; so rounds are interleaved, medians are shown, and only ratios within
+one run mean anything. docs/performance.md has the method and a table as measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PORT = int(os.environ.get("BENCH_PORT", "32100"))
+ENGINES = (PORT + 1, PORT + 2)
+KEY = "llmgw_bench_bench"
+
+NGINX = """\
+worker_processes 1; daemon off; pid {tmp}/pid; error_log {tmp}/error; worker_rlimit_nofile 20000;
+events {{ worker_connections 16384; }}
+http {{
+  access_log off; client_body_temp_path {tmp}/b; proxy_temp_path {tmp}/p;
+  fastcgi_temp_path {tmp}/f; uwsgi_temp_path {tmp}/u; scgi_temp_path {tmp}/s;
+  upstream engines {{ {servers} keepalive 4096; keepalive_requests 100000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096; keepalive_requests 100000000; client_max_body_size 100m;
+    location / {{
+      proxy_pass http://engines; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off; proxy_request_buffering off;
+    }}
+  }}
+}}
+"""
+HAPROXY = """\
+global
+  maxconn 16384
+  nbthread 1
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 600s
+  timeout server 600s
+  option http-no-delay
+frontend api
+  bind 127.0.0.1:{port} backlog 4096
+  default_backend engines
+backend engines
+  balance leastconn
+  http-reuse always
+{servers}
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One column of the table."""
+
+    name: str
+    connections: int
+    events: int = 0
+    interval_ms: int = 20
+    prompt: int = 512
+
+
+LOADS = (
+    Load("request, 1 connection", 1),
+    Load("request, 64", 64),
+    Load("request, 512", 512),
+    Load("32 KB prompt, 16", 16, prompt=32 * 1024),
+    Load("1 MB prompt, 16", 16, prompt=1024 * 1024),
+    Load("chunk, 256 x 50 ms", 256, events=40, interval_ms=50),
+    Load("chunk, 1000 x 20 ms", 1000, events=100, interval_ms=20),
+)
+
+
+def command(target: str, port: int, folder: str) -> tuple[list[str], dict[str, str]] | None:
+    """Return how to start a target; None where its program is not installed."""
+    if target == "nginx":
+        servers = " ".join(f"server 127.0.0.1:{engine};" for engine in ENGINES)
+        config = Path(folder, "nginx.conf")
+        config.write_text(NGINX.format(tmp=folder, port=port, servers=servers))
+        program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+        return ([program, "-p", folder, "-c", str(config)], {}) if program else None
+    if target == "haproxy":
+        servers = "\n".join(f"  server e{engine} 127.0.0.1:{engine}" for engine in ENGINES)
+        config = Path(folder, "haproxy.cfg")
+        config.write_text(HAPROXY.format(port=port, servers=servers))
+        program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+        return ([program, "-f", str(config)], {}) if program else None
+    name, _, profile = target.partition(":")
+    env = {"LOOP": "asyncio"} if name == "llmgw-asyncio" else {}
+    if profile:
+        env["PROFILE"] = profile
+    engines = ",".join(map(str, ENGINES))
+    return [sys.executable, str(HERE / "serve.py"), str(port), engines], env
+
+
+def pinned(words: list[str], core: int) -> list[str]:
+    """Load and engine share core 0, the target has core 1."""
+    return ["taskset", "-c", str(core), *words] if (os.cpu_count() or 1) > 1 else words
+
+
+@contextmanager
+def running(words: list[str], env: dict[str, str], port: int, core: int) -> Iterator[int]:
+    """Run a program until the end of the block; yields its pid once it answers."""
+    process = subprocess.Popen(
+        pinned(words, core), env={**os.environ, **env}, stdout=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{words[0]} did not come up")
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1).close()
+            except urllib.error.HTTPError:
+                break
+            except OSError:
+                time.sleep(0.05)
+            else:
+                break
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def tree(pid: int) -> list[int]:
+    """Return a process and its children, nginx's worker for one."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in children for one in tree(int(child)))]
+
+
+def cpu_s(pids: list[int]) -> float:
+    """Return the CPU seconds that all threads of these processes have used."""
+    return sum(
+        int(Path(task, "schedstat").read_text().split()[0]) / 1e9
+        for pid in pids
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    )
+
+
+def memory_kb(pids: list[int]) -> int:
+    """Return the proportional set size of these processes."""
+    return sum(
+        int(line.split()[1])
+        for pid in pids
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        if line.startswith("Pss:")
+    )
+
+
+def measure(load: Load, port: int, pids: list[int], seconds: float) -> dict[str, float]:
+    """Return CPU us per answer or event, and the latencies that the load saw."""
+    words = [str(HERE / "build/load"), str(port), "-c", str(load.connections), "-k", KEY]
+    words += ["-p", str(load.prompt), "-s", str(load.events)]
+    subprocess.run(pinned([*words, "-t", "0.3"], 0), check=True, stdout=subprocess.DEVNULL)
+    before = cpu_s(pids)
+    done = subprocess.run(
+        pinned([*words, "-t", str(seconds)], 0), check=True, stdout=subprocess.PIPE
+    )
+    used = cpu_s(pids) - before
+    seen: dict[str, float] = json.loads(done.stdout)
+    count = seen["events"] if load.events else seen["answers"]
+    return {**seen, "cpu_us": used / count * 1e6 if count else float("nan"), "count": count}
+
+
+def table(results: dict[str, dict[str, list[dict[str, float]]]]) -> str:
+    """Return the medians, one row a target, with each CPU figure's ratio to nginx's."""
+
+    def median(target: str, load: str, what: str) -> float | None:
+        runs = results.get(target, {}).get(load, [])
+        return statistics.median(run[what] for run in runs) if runs else None
+
+    lines = [
+        "| target | "
+        + " | ".join(f"CPU us/{load.name}" for load in LOADS)
+        + " | p50 / p99 us at 1 | idle MB | errors |",
+        "|---" * (len(LOADS) + 4) + "|",
+    ]
+    for target, runs in results.items():
+        cells = [target]
+        for load in LOADS:
+            mine, theirs = median(target, load.name, "cpu_us"), median("nginx", load.name, "cpu_us")
+            ratio = f" ({mine / theirs:.2f})" if mine and theirs and target != "nginx" else ""
+            cells.append(f"{mine:.1f}{ratio}" if mine else "-")
+        one = LOADS[0].name
+        cells.append(f"{median(target, one, 'p50_us'):.0f} / {median(target, one, 'p99_us'):.0f}")
+        cells.append(f"{median(target, one, 'idle_kb') / 1024:.0f}")  # type: ignore[operator]  # measured with it
+        cells.append(f"{sum(run['errors'] for load in runs.values() for run in load):.0f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--targets", default="direct,nginx,haproxy,llmgw,llmgw-asyncio")
+    given = parser.parse_args()
+    subprocess.run(["make", "-s", "-C", str(HERE)], check=True)
+    results: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for number in range(given.rounds):
+        for target in given.targets.split(","):
+            measure_target(target, given.seconds, results)
+            print(f"round {number + 1}: {target}", file=sys.stderr, flush=True)
+    print(table(results))
+
+
+def measure_target(
+    target: str, seconds: float, results: dict[str, dict[str, list[dict[str, float]]]]
+) -> None:
+    """Run every load on one target, each with an engine of the right pace."""
+    with tempfile.TemporaryDirectory() as folder:
+        port = ENGINES[0] if target == "direct" else PORT
+        started = ([], {}) if target == "direct" else command(target, port, folder)
+        if started is None:
+            print(f"{target} is not installed: left out", file=sys.stderr)
+            return
+        for interval_ms in sorted({load.interval_ms for load in LOADS}):
+            engine = [
+                str(HERE / "build/engine"),
+                ",".join(map(str, ENGINES)),
+                "-i",
+                str(interval_ms),
+            ]
+            with running(engine, {}, ENGINES[0], 0):
+                loads = [load for load in LOADS if load.interval_ms == interval_ms]
+                if target == "direct":
+                    run_loads(target, loads, port, [], seconds, results)
+                    continue
+                with running(*started, port, 1) as pid:
+                    run_loads(target, loads, port, tree(pid), seconds, results)
+
+
+def run_loads(
+    target: str,
+    loads: list[Load],
+    port: int,
+    pids: list[int],
+    seconds: float,
+    results: dict[str, dict[str, list[dict[str, float]]]],
+) -> None:
+    idle_kb = memory_kb(pids)
+    for load in loads:
+        run = {**measure(load, port, pids, seconds), "idle_kb": idle_kb}
+        results.setdefault(target, {}).setdefault(load.name, []).append(run)
+
+
+if __name__ == "__main__":
+    main()
