@@ -41,6 +41,7 @@ from llmgw.server.reload import Reloads
 from llmgw.server.serving import HttpListener
 from llmgw.server.statedir import admin_token, prepare
 from llmgw.server.static import static_endpoints
+from llmgw.server.tls import Certificate, certificate_of
 from llmgw.server.web import Application, with_admin
 from llmgw.server.workers import Workers, worker_flags
 from llmgw.store import Store
@@ -104,6 +105,7 @@ class Server:
     async def run(self, *, task_status: TaskStatus[Serving]) -> None:
         """Serve. Raises ConfigError before anything was started, if it cannot be."""
         await anyio.to_thread.run_sync(prepare, self._loaded.state_dir)
+        certificate = certificate_of(self._loaded.settings.tls)
         with ExitStack() as stack:
             sockets = self._bind(stack)
             store = None
@@ -117,7 +119,7 @@ class Server:
                 store=store,
                 known_nodes=await self._known_nodes(store),
             )
-            await self._serve(parts, sockets, task_status)
+            await self._serve(parts, sockets, certificate, task_status)
 
     def _bind(self, stack: ExitStack) -> _Sockets:
         settings = self._loaded.settings
@@ -142,7 +144,11 @@ class Server:
         return len(await store.run(store.nodes.list))
 
     async def _serve(
-        self, parts: Parts, sockets: _Sockets, task_status: TaskStatus[Serving]
+        self,
+        parts: Parts,
+        sockets: _Sockets,
+        certificate: Certificate | None,
+        task_status: TaskStatus[Serving],
     ) -> None:
         settings, router = self._loaded.settings, parts.router
         token = admin_token(self._loaded.state_dir, settings.auth.admin_token_file)
@@ -157,20 +163,22 @@ class Server:
                 Connection,
                 Front(limits=router.front.limits, wheel=router.wheel, metrics=router.metrics),
             ),
-            tls=settings.tls,
+            tls=certificate,
             drain_limit_s=_ADMIN_DRAIN_S,
         )
         api_listener = workers or HttpListener(
             with_admin(router.asgi, admin if self._admin_on_api else None),
             sockets.api[0],
             protocol=router.protocol,
-            tls=settings.tls,
+            tls=certificate,
             drain_limit_s=settings.drain_limit,
         )
         async with anyio.create_task_group() as base:
             await base.start(router.run)
             await parts.feeding.restore(parts.endpoints, router)
             await base.start(parts.feeding.run)
+            if certificate is not None:
+                base.start_soon(certificate.follow, self._clock)
             if parts.books is not None:
                 await base.start(parts.books.store.keep_fresh)
             async with anyio.create_task_group() as listeners:

@@ -26,6 +26,7 @@ from llmgw.server.router_admin import router_admin
 from llmgw.server.serving import HttpListener
 from llmgw.server.standalone import TABLE_FILE, RouterServing, drain_limit_s
 from llmgw.server.statedir import admin_token, prepare
+from llmgw.server.tls import certificate_of
 from llmgw.server.workers import Workers, worker_flags
 
 log = get_logger(__name__)
@@ -101,6 +102,7 @@ class RelayedRouter:
         settings = self._loaded.settings
         await anyio.to_thread.run_sync(prepare, self._loaded.state_dir)
         token = admin_token(self._loaded.state_dir, settings.auth.admin_token_file)
+        certificate = certificate_of(settings.tls)
         with ExitStack() as stack:
             admin_address = {"admin_listen": settings.admin_listen}
             admin_socket = stack.enter_context(bound(admin_address))["admin_listen"]
@@ -132,12 +134,14 @@ class RelayedRouter:
                     token=token,
                 ),
                 admin_socket,
-                tls=settings.tls,
+                tls=certificate,
                 drain_limit_s=_ADMIN_DRAIN_S,
             )
             async with anyio.create_task_group() as base:
                 await base.start(relay.feed.run)
                 await base.start(client.run)
+                if certificate is not None:
+                    base.start_soon(certificate.follow, self._clock)
                 async with anyio.create_task_group() as listeners:
                     await listeners.start(admin.run)
                     await listeners.start(workers.run)

@@ -12,7 +12,7 @@ import anyio
 import uvicorn
 from anyio.abc import TaskStatus
 
-from llmgw.config.server import TlsSettings
+from llmgw.server.tls import Certificate
 
 
 class HttpListener:
@@ -28,11 +28,10 @@ class HttpListener:
         listener: socket.socket,
         *,
         protocol: Callable[..., asyncio.Protocol] | None = None,
-        tls: TlsSettings | None = None,
+        tls: Certificate | None = None,
         drain_limit_s: float,
     ) -> None:
         self._socket = listener
-        secured = tls is not None and tls.certificate is not None
         self._server = _Server(
             uvicorn.Config(
                 app,
@@ -47,8 +46,7 @@ class HttpListener:
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=None,
-                ssl_certfile=tls.certificate if tls and secured else None,
-                ssl_keyfile=str(tls.key) if tls and secured else None,
+                ssl_context_factory=(lambda _config, _default: tls.context) if tls else None,
             )
         )
         self._drain_limit_s = drain_limit_s

@@ -27,6 +27,7 @@ from llmgw.server.listeners import address_of, bound
 from llmgw.server.router_admin import router_admin
 from llmgw.server.serving import HttpListener
 from llmgw.server.statedir import admin_token, prepare
+from llmgw.server.tls import certificate_of
 
 log = get_logger(__name__)
 
@@ -98,6 +99,7 @@ class StandaloneRouter:
             state_dir=self._loaded.state_dir,
             keys_open=keys_are_open(settings),
         )
+        certificate = certificate_of(settings.tls)
         feed = FeedClient(
             self._servers,
             self._token,
@@ -116,7 +118,7 @@ class StandaloneRouter:
                 router.asgi,
                 sockets["listen"],
                 protocol=router.protocol,
-                tls=settings.tls,
+                tls=certificate,
                 drain_limit_s=limit_s,
             )
             admin_listener = HttpListener(
@@ -131,12 +133,14 @@ class StandaloneRouter:
                     Connection,
                     Front(limits=router.front.limits, wheel=router.wheel, metrics=router.metrics),
                 ),
-                tls=settings.tls,
+                tls=certificate,
                 drain_limit_s=_ADMIN_DRAIN_S,
             )
             async with anyio.create_task_group() as base:
                 await base.start(router.run)
                 await base.start(feed.run)
+                if certificate is not None:
+                    base.start_soon(certificate.follow, self._clock)
                 await self._wait_first_table(router, feed)
                 async with anyio.create_task_group() as listeners:
                     await listeners.start(admin_listener.run)

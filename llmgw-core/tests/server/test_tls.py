@@ -1,0 +1,101 @@
+"""TLS of the HTTP listeners: modern only, followed on disk, and its mistakes named."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from llmgw.config.server import TlsSettings
+from llmgw.errors import ConfigError
+from llmgw.server.tls import Certificate, certificate_of
+from llmgw.testing.cluster import running_server
+from llmgw.testing.engine_script import ScriptedEngine
+
+
+def write_pair(folder: Path, name: str = "localhost", *, password: bytes | None = None) -> Path:
+    """Write `cert.pem` and `key.pem` for this name; return the folder."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if password is not None:
+        encryption = serialization.BestAvailableEncryption(password)
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    )
+    return folder
+
+
+@pytest.mark.anyio
+async def test_both_listeners_speak_tls_and_nothing_older_than_1_2(tmp_path: Path) -> None:
+    pair = write_pair(tmp_path / "pair")
+    trust = ssl.create_default_context(cafile=pair / "cert.pem")
+    tls = {"certificate": str(pair / "cert.pem"), "key": str(pair / "key.pem")}
+    async with ScriptedEngine() as engine:
+        endpoint = {"id": "e1", "url": engine.url, "models": ["m"], "health_path": None}
+        async with (
+            running_server(tmp_path / "state", endpoints=[endpoint], tls=tls) as server,
+            httpx.AsyncClient(verify=trust, trust_env=False) as client,
+        ):
+            for address in (server.serving.api, server.serving.admin):
+                answer = await client.get(f"https://localhost:{address.port}/healthz")
+                assert answer.status_code == 200
+    certificate = Certificate(pair / "cert.pem", pair / "key.pem")
+    assert certificate.context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_a_renewed_certificate_is_taken_over_and_a_bad_one_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_pair(tmp_path)
+    certificate = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    caplog.set_level("INFO")
+    certificate.look()
+    assert caplog.messages == []
+    write_pair(tmp_path)
+    certificate.look()
+    (tmp_path / "key.pem").write_text("no key")
+    certificate.look()
+    certificate.look()
+    assert caplog.messages == ["certificate renewed", "certificate not renewed"]
+
+
+def test_files_that_do_not_belong_together_or_hold_something_else_are_named(
+    tmp_path: Path,
+) -> None:
+    one, other = write_pair(tmp_path / "one"), write_pair(tmp_path / "other")
+    locked = write_pair(tmp_path / "locked", password=b"secret")
+    (tmp_path / "text").write_text("hello")
+    for chain, key, said in (
+        (one / "cert.pem", other / "key.pem", "is not the key of"),
+        (tmp_path / "text", one / "key.pem", "holds no certificate in PEM"),
+        (locked / "cert.pem", locked / "key.pem", "is encrypted"),
+        (tmp_path / "absent", one / "key.pem", "cannot be read"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            Certificate(chain, key)
+
+
+def test_without_tls_there_is_no_certificate() -> None:
+    assert certificate_of(TlsSettings()) is None
