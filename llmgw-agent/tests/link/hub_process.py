@@ -1,9 +1,10 @@
-"""A hub in a process of its own, for tests that stop or kill it.
+"""A hub in a process of its own, for tests that stop, kill or cut it off.
 
     python hub_process.py ADDRESS HEARTBEAT_S
 
-Prints the address when agents may connect, and then one line per registration. Its authority is
-the same in each run, so that agents know it again.
+Prints the address when agents may connect, then a line per registration and per lost session. Its
+authority is the same in each run, so that agents know it again. Reads orders from stdin:
+`token` (prints a join token), `revoke NODE`, `rotate`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from llmgw.clock import SystemClock
 from llmgw.contracts.dispatch import DispatcherContext
@@ -35,7 +37,8 @@ class Printer:
 
     def rejected(self, rejection: Rejection) -> None: ...
 
-    def disconnected(self, node: NodeId, session: SessionId) -> None: ...
+    def disconnected(self, node: NodeId, session: SessionId) -> None:
+        say(f"gone {node}")
 
 
 def say(line: str) -> None:
@@ -43,12 +46,21 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+async def obey(trust: InMemoryTrust) -> None:
+    while line := await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+        match line.split():
+            case ["token"]:
+                say(f"token {trust.new_token()}")
+            case ["revoke", node]:
+                trust.revoke(NodeId(node), "ordered")
+            case ["rotate"]:
+                trust.rotate_server_certificate()
+
+
 async def main(listen: str, heartbeat_s: float) -> None:
+    trust = InMemoryTrust(authority=Authority(scalar=SHARED_SCALAR))
     context = DispatcherContext(
-        agent_listen=listen,
-        state_dir=Path(),
-        trust=InMemoryTrust(authority=Authority(scalar=SHARED_SCALAR)),
-        clock=SystemClock(),
+        agent_listen=listen, state_dir=Path(), trust=trust, clock=SystemClock()
     )
     dispatcher = HubDispatcher(context, heartbeat_s=heartbeat_s)
     async with anyio.create_task_group() as tasks:
@@ -57,6 +69,7 @@ async def main(listen: str, heartbeat_s: float) -> None:
                 lambda *, task_status: dispatcher.run(Printer(), task_status=task_status)
             )
         )
+        await obey(trust)
 
 
 if __name__ == "__main__":
