@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmgw.contracts.devices import VISIBILITY, visible_devices
 from llmgw.contracts.engine import (
     Assignment,
     EngineExit,
@@ -23,7 +24,7 @@ from llmgw_engine_llamacpp.options import REFUSED, LlamaCppOptions
 _KEY = "LLAMA_API_KEY"
 _ENV = ("GGML_", "OMP_", "GOMP_")
 # Nearly every flag has a twin among them.
-_SCRUBBED = ("LLAMA_", "GGML_", "HF_", "CUDA_VISIBLE_DEVICES")
+_SCRUBBED = ("LLAMA_", "GGML_", "HF_", *VISIBILITY)
 _EXIT_S = 5.0  # left of the grace for what is not waiting: leaving the process and being reaped
 _WARM_UP_S = 600.0  # the first prompt on a slow CPU
 
@@ -37,6 +38,7 @@ class LlamaCppAdapter:
         cancels_plain_requests=False,
         # Our launcher does; but `llama-server` hangs on a signal with a request in flight.
         drains_by_itself=False,
+        devices=frozenset({"nvidia", "amd"}),
         runs_on_cpu=True,
     )
 
@@ -77,8 +79,7 @@ class LlamaCppAdapter:
     def launch(self, assignment: Assignment) -> Launch:
         """Launch by the profile's `command` if it has one, else by our launcher."""
         spec = assignment.spec
-        # Also when it is empty: a replica that was promised no device must not find one.
-        devices = {"CUDA_VISIBLE_DEVICES": ",".join(spec.devices)}
+        devices = visible_devices(spec.devices)
         if spec.rank != self.traits.serves_on_rank:
             return Launch(
                 argv=worker_argv(assignment), env={**spec.env, **devices}, scrub_env=_SCRUBBED

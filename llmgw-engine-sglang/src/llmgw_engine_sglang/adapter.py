@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from llmgw.contracts.devices import VISIBILITY, visible_devices
 from llmgw.contracts.engine import (
     Assignment,
     EngineExit,
@@ -37,7 +38,12 @@ class SglangAdapter:
     distributions = ("sglang",)
     # After SIGTERM it ends open requests without limit, but goes on taking new ones. A rank above
     # 0 ignores the signal and leaves together with rank 0.
-    traits = EngineTraits(ports_per_shard=PORTS, drains_by_itself=True, runs_on_cpu=True)
+    traits = EngineTraits(
+        ports_per_shard=PORTS,
+        drains_by_itself=True,
+        devices=frozenset({"nvidia", "amd"}),
+        runs_on_cpu=True,
+    )
 
     def check(self, profile: Profile) -> tuple[Problem, ...]:
         """Check options, environment, interpreter, and that the ranks come out even."""
@@ -57,7 +63,7 @@ class SglangAdapter:
             argv=serve_argv(assignment, options),
             env=_env(assignment),
             # Hugging Face's are left out of the way too: the weights are here, verified.
-            scrub_env=("SGLANG_", "SGL_", "HF_", "CUDA_VISIBLE_DEVICES", "NCCL_"),
+            scrub_env=("SGLANG_", "SGL_", "HF_", *VISIBILITY, "NCCL_"),
             secret_env=frozenset({_KEY}),
             ready=Probe(path="/health") if serves else None,
             warm_up=_warm_up(spec.served_names[0], options) if serves else (),
@@ -106,7 +112,7 @@ def _env(assignment: Assignment) -> dict[str, str]:
         # Otherwise each check generates a token and takes a second. That the engine still
         # computes is seen by its token counter.
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
-        "CUDA_VISIBLE_DEVICES": ",".join(spec.devices),
+        **visible_devices(spec.devices),
     }
     if not spec.devices:
         env["SGLANG_USE_CPU_ENGINE"] = "1"

