@@ -21,6 +21,7 @@ from llmgw_agent.node.identity.keeping import key_pem, new_key, signing_request
 from llmgw_agent.node.link import ServerState
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.addresses import TcpAddress, parse_address
+from llmgw_agent.wire.authorities import authorities_digest
 from llmgw_agent.wire.codec import DownDecoder, encode_up
 from llmgw_agent.wire.dialling import secure_channel
 from llmgw_agent.wire.service import Stub, read_message
@@ -252,6 +253,27 @@ async def test_rotation_and_a_change_of_authority_leave_streams_alone(workshop: 
         again = workshop.agent(server, folder=agent.folder, uid=agent.inventory.agent_uid)
         async with again.running():
             await server.reports.until(lambda: len(server.reports.registrations) == 2)
+
+
+async def test_a_change_of_authority_is_followed_at_once_and_without_a_new_session(
+    workshop: Any,
+) -> None:
+    async with workshop.server(LOOPBACK).running() as server:
+        agent = workshop.agent(server, token=workshop.trust.new_token())
+        async with agent.running(), anyio.create_task_group() as tasks:
+            tasks.start_soon(agent.credentials.run, (_tcp(server),))
+            await server.reports.until(lambda: server.reports.beats)
+            workshop.trust.add_authority()
+            await server.reports.until(lambda: workshop.trust.renewed)
+            for _ in range(5):
+                seen = len(server.reports.beats)
+                await server.reports.until(lambda: len(server.reports.beats) > seen)  # noqa: B023
+            assert workshop.trust.renewed == [NODE]
+            assert agent.kept.authorities == authorities_digest(
+                workshop.trust.server_identity().client_roots
+            )
+            assert server.reports.gone == []
+            tasks.cancel_scope.cancel()
 
 
 async def test_an_agent_that_slept_through_a_change_of_authority_joins_with_a_new_token(

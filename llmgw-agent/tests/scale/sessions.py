@@ -131,7 +131,8 @@ class Fleet:
                 sent = time.monotonic()
                 await call.write(encode_up(Heartbeat(session=session, sequence=sequence))[0])
                 while (data := await read_message(call)) is not None:
-                    if decoder.feed(data) == HeartbeatReply(sequence=sequence):
+                    frame = decoder.feed(data)
+                    if isinstance(frame, HeartbeatReply) and frame.sequence == sequence:
                         break
                 self.trips_s.append(time.monotonic() - sent)
                 await anyio.sleep(0.1)

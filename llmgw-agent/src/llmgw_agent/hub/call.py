@@ -15,6 +15,7 @@ from llmgw.domain.ids import NodeId
 from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
 from llmgw.logs import Logger, get_logger
 from llmgw_agent.hub.admittance import refuse
+from llmgw_agent.hub.authorities import AuthorityWatch
 from llmgw_agent.hub.identity import Identity
 from llmgw_agent.hub.refusals import Refusals
 from llmgw_agent.hub.sessions import Session, Sessions
@@ -54,6 +55,7 @@ class House:
     server_version: str
     heartbeat_s: float  #: shortest interval that agents are told
     node_count_hint: int
+    authorities: AuthorityWatch
     sessions: Sessions = field(default_factory=Sessions)
     refusals: Refusals = field(default_factory=Refusals)
 
@@ -212,6 +214,7 @@ class SessionCall:
             cluster_id=house.trust.cluster_id,
             server_version=house.server_version,
             capabilities=registration.inventory.capabilities & CAPABILITIES,
+            authorities=house.authorities.digest,
         )
         # Before the sink hears of the node: its first command must not overtake the welcome.
         goodbye = self._answer(welcome)
@@ -236,7 +239,9 @@ class SessionCall:
             )
         self._heard()
         self._house.reports.heartbeat(session.node, beat)
-        return self._answer(HeartbeatReply(sequence=beat.sequence))
+        return self._answer(
+            HeartbeatReply(sequence=beat.sequence, authorities=self._house.authorities.digest)
+        )
 
     def _answer(self, frame: Welcome | HeartbeatReply | Unsupported) -> Goodbye | None:
         try:

@@ -17,6 +17,7 @@ from llmgw.domain.commands import Command
 from llmgw.domain.ids import NodeId
 from llmgw.errors import ConfigError, NodeUnreachable, PermanentError, Problem, TransientError
 from llmgw.logs import get_logger
+from llmgw_agent.hub.authorities import AuthorityWatch
 from llmgw_agent.hub.bulk import Answers
 from llmgw_agent.hub.call import House
 from llmgw_agent.hub.listener import credentials_of, listen, unlink_socket
@@ -86,6 +87,7 @@ class HubDispatcher:
 
     async def run(self, reports: ReportSink, *, task_status: TaskStatus[str]) -> None:
         """Serve agents until cancelled (`Dispatcher.run`)."""
+        watch = AuthorityWatch(self._context.trust, self._context.clock, every_s=self._heartbeat_s)
         house = House(
             trust=self._context.trust,
             clock=self._context.clock,
@@ -93,6 +95,7 @@ class HubDispatcher:
             server_version=self._version,
             heartbeat_s=self._heartbeat_s,
             node_count_hint=self._context.node_count_hint,
+            authorities=watch,
             sessions=self._sessions,
         )
         server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -103,10 +106,12 @@ class HubDispatcher:
         bound: ServerAddress | None = None
         try:
             bound = listen(server, self._address, await self._credentials() if has_tls else None)
-            await server.start()
-            log.info("agents may connect", address=str(bound))
-            task_status.started(str(bound))
-            await anyio.sleep_forever()
+            # Before agents come: the first welcome says which authorities are in force.
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(watch.run)
+                await server.start()
+                log.info("agents may connect", address=str(bound))
+                task_status.started(str(bound))
         finally:
             with anyio.CancelScope(shield=True):
                 self._sessions.end_all(

@@ -223,16 +223,18 @@ class Rejection(_message.Message):
     def __init__(self, node: _Optional[str] = ..., shard: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("heartbeat_interval_s", "cluster_id", "server_version", "capabilities")
+    __slots__ = ("heartbeat_interval_s", "cluster_id", "server_version", "capabilities", "authorities")
     HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
     heartbeat_interval_s: float
     cluster_id: str
     server_version: str
     capabilities: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, heartbeat_interval_s: _Optional[float] = ..., cluster_id: _Optional[str] = ..., server_version: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
+    authorities: str
+    def __init__(self, heartbeat_interval_s: _Optional[float] = ..., cluster_id: _Optional[str] = ..., server_version: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ..., authorities: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("code", "message")
@@ -243,10 +245,12 @@ class Goodbye(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("sequence",)
+    __slots__ = ("sequence", "authorities")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
     sequence: int
-    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+    authorities: str
+    def __init__(self, sequence: _Optional[int] = ..., authorities: _Optional[str] = ...) -> None: ...
 
 class StartShard(_message.Message):
     __slots__ = ("epoch", "spec")

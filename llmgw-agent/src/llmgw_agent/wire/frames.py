@@ -33,6 +33,7 @@ class Welcome:
     cluster_id: str
     server_version: str
     capabilities: frozenset[str]  #: of the agent's, those that the server will use
+    authorities: str = ""  #: `authorities_digest` of those in force; "": not said
 
 
 class GoodbyeCode(StrEnum):
@@ -64,6 +65,7 @@ class HeartbeatReply:
     """Shows that the server's loop runs, not only its sockets."""
 
     sequence: int
+    authorities: str = ""  #: as in Welcome
 
 
 UpFrame = Registration | Heartbeat | ShardReport | Rejection | Unsupported

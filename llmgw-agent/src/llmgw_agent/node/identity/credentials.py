@@ -46,6 +46,8 @@ class NodeCredentials:
         self._kept = kept
         self._tokens = tokens
         self._clock = clock
+        self._in_force = ""  #: digest of the authorities, as a server last said
+        self._changed = anyio.Event()
         self._joining = anyio.Lock()  # one token is good for one certificate
 
     async def channel_credentials(self, server: ServerAddress) -> grpc.ChannelCredentials:
@@ -76,15 +78,34 @@ class NodeCredentials:
         Open streams are left alone: the new one is for the next connection.
         """
         task_status.started()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._renew_on_change, servers)
+            while True:
+                await self._clock.sleep(_CHECK_EVERY_S)
+                await self.renew_if_due(servers)
+
+    def authorities_seen(self, digest: str) -> None:
+        """Take note of what a server says is in force; another set than ours means: renew now."""
+        if digest not in ("", self._in_force):
+            self._in_force = digest
+            if self._kept.authorities not in ("", digest):
+                self._changed.set()
+
+    async def _renew_on_change(self, servers: Sequence[ServerAddress]) -> None:
         while True:
-            await self._clock.sleep(_CHECK_EVERY_S)
-            await self.renew_if_due(servers)
+            await self._changed.wait()
+            self._changed = anyio.Event()
+            log.info("the cluster's authorities changed", next="the certificate is renewed")
+            await self._renew_at_one_of(servers)
 
     async def renew_if_due(self, servers: Sequence[ServerAddress]) -> None:
         """Try each server until one renews. A failure is only logged: there are days left."""
         wall = self._clock.wall()
-        if not self._kept.is_usable(wall) or not self._kept.is_due(wall):
-            return
+        is_behind = self._in_force not in ("", self._kept.authorities)
+        if self._kept.is_usable(wall) and (self._kept.is_due(wall) or is_behind):
+            await self._renew_at_one_of(servers)
+
+    async def _renew_at_one_of(self, servers: Sequence[ServerAddress]) -> None:
         for server in servers:
             if not isinstance(server, TcpAddress):
                 continue

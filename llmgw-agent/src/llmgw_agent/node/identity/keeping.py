@@ -17,6 +17,7 @@ from llmgw.domain.ids import NodeId
 from llmgw.errors import ConfigError, Problem
 from llmgw_agent.node.durable import write_atomically
 from llmgw_agent.wire import agent_pb2 as pb
+from llmgw_agent.wire.authorities import authorities_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,11 @@ class KeptIdentity:
         if not bundle:
             return frozenset()
         return frozenset(key_pin(item) for item in x509.load_pem_x509_certificates(bundle))
+
+    @property
+    def authorities(self) -> str:
+        """`authorities_digest` of those that this node believes; "": it has no certificate."""
+        return authorities_digest(self._document.ca_bundle.encode())
 
     def is_usable(self, wall: float) -> bool:
         """Whether there is a certificate, and it has not run out. wall: Unix seconds."""

@@ -40,6 +40,10 @@ class Credentials(Protocol):
         """
         ...
 
+    def authorities_seen(self, digest: str) -> None:
+        """Take note of which certificate authorities a server says are in force."""
+        ...
+
     @property
     def pool(self) -> str | None:
         """The pool that the join token bound this node to; None: it chooses."""
@@ -72,6 +76,7 @@ class Link:
             membership=membership,
             abilities=abilities or Abilities(),
             pool=lambda: credentials.pool,
+            authorities_seen=credentials.authorities_seen,
             lag=self._lag,
             clock=clock,
             random=self._random,

@@ -77,6 +77,7 @@ class Node:
     membership: Membership
     abilities: Abilities
     pool: Callable[[], str | None]  #: that a join token bound the node to
+    authorities_seen: Callable[[str], None]  #: digest that a server says is in force
     lag: LoopLag
     clock: Clock
     random: Random
@@ -188,6 +189,7 @@ class LinkSession:
                 return Ended(reason="the server sent something before its welcome")
             case HeartbeatReply():
                 self._heard()
+                self._node.authorities_seen(frame.authorities)
             case StartShard() | DrainShard() | StopShard():
                 if rejection := self._node.commands.apply(frame):
                     self._send(rejection)
@@ -205,6 +207,7 @@ class LinkSession:
         self._up_since = self._node.clock.monotonic()
         self._heard()
         self._started.set()
+        self._node.authorities_seen(welcome.authorities)
         self._welcomed()
         return None
 

@@ -144,12 +144,17 @@ def _down_message(frame: DownFrame) -> pb.ServerFrame:
                     cluster_id=frame.cluster_id,
                     server_version=frame.server_version,
                     capabilities=sorted(frame.capabilities),
+                    authorities=frame.authorities,
                 )
             )
         case Goodbye():
             return pb.ServerFrame(goodbye=pb.Goodbye(code=frame.code, message=text(frame.message)))
         case HeartbeatReply():
-            return pb.ServerFrame(heartbeat_reply=pb.HeartbeatReply(sequence=frame.sequence))
+            return pb.ServerFrame(
+                heartbeat_reply=pb.HeartbeatReply(
+                    sequence=frame.sequence, authorities=frame.authorities
+                )
+            )
         case StartShard():
             return pb.ServerFrame(start=commands.encode_start(frame))
         case DrainShard():
@@ -170,11 +175,15 @@ def _down_frame(message: pb.ServerFrame) -> DownFrame:
                 cluster_id=message.welcome.cluster_id,
                 server_version=message.welcome.server_version,
                 capabilities=frozenset(message.welcome.capabilities),
+                authorities=message.welcome.authorities,
             )
         case "goodbye":
             return Goodbye(code=message.goodbye.code, message=message.goodbye.message)
         case "heartbeat_reply":
-            return HeartbeatReply(sequence=message.heartbeat_reply.sequence)
+            return HeartbeatReply(
+                sequence=message.heartbeat_reply.sequence,
+                authorities=message.heartbeat_reply.authorities,
+            )
         case "start":
             return commands.decode_start(message.start)
         case "drain":
