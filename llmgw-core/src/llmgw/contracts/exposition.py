@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from llmgw.contracts.engine import MetricsUnreadable
 
-# prometheus_client's parser reads every histogram of a page of 90 KB, 20 ms each; adapters
-# want ten lines of it every few seconds for every endpoint.
+# Ten lines of a page are wanted, every few seconds of every endpoint. prometheus_client's parser
+# takes 40 ms for SGLang's page of 87 KB, with all its histograms; this takes 0.2 ms.
 _LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? +(\S+)(?: +-?\d+)?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
