@@ -83,13 +83,18 @@ class Server:
         clock: Clock,
         load: Callable[[], Loaded] | None = None,
         may_empty: bool = False,
+        log_lines: Sequence[str] = (),
     ) -> None:
-        """load: reads the configuration again; None: it never changes. may_empty: as `Reloads`."""
+        """load: reads the configuration again; None: it never changes. may_empty: as `Reloads`.
+
+        log_lines: this process's newest log lines, for operators; it may grow and shrink.
+        """
         self._loaded = loaded
         self._registry = registry
         self._clock = clock
         self._load = load
         self._may_empty = may_empty
+        self._log_lines = log_lines
         self._stopping = anyio.Event()
         self._reloads: Reloads | None = None
 
@@ -237,6 +242,7 @@ class Server:
                 check_catalog=fleet.plane.check_catalog if fleet else lambda _: (),
                 follow=books.follower.refresh if books else anyio.lowlevel.checkpoint,
                 metrics=partial(self._metrics, parts, workers),
+                server_log=self._log_lines,
                 allowed_hosts=_LOOPBACK_HOSTS if is_loopback else ("*",),
             )
         )

@@ -50,6 +50,7 @@ class Deposits:
         self._files: ModelsByFile | None = files  #: None: they are in the store
         self._on_import = imported
         self._clock = clock
+        self._compared: ModelsByFile | None = None
         self._seen: frozenset[str] = frozenset()
         self._seen_at = float("-inf")
         self._away = False
@@ -96,6 +97,9 @@ class Deposits:
             return
         try:
             await self._store.run(partial(self._write_files, files))
+        except NotLeader as error:
+            await self._compare(files, error)
+            raise
         except RequestError as error:
             if self._refused != str(error):
                 log.error("catalog files not in force", reason=str(error))
@@ -105,6 +109,21 @@ class Deposits:
         if self._files is files:
             self._files = None
         await self._on_import()
+
+    async def _compare(self, files: ModelsByFile, because: NotLeader) -> None:
+        """Say once where our files differ from what the leader's have put in force."""
+        if self._compared is files:
+            return
+        entries = await self._store.run(self._store.catalog.entries)
+        in_force = {entry.model.name: entry.model for entry in entries}
+        ours = [model for told in files.values() for model in told]
+        if differing := [model.name for model in ours if in_force.get(model.name) != model]:
+            log.warning(
+                "catalog files differ from the leader's, which count",
+                models=", ".join(differing),
+                leader=because.leader,
+            )
+        self._compared = files
 
     def _write_files(self, files: ModelsByFile) -> None:
         """Make the store's entries of files what the files say. On the store thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ def run_server(
     # Here, since it brings the store and its libraries, which a router must not have.
     from llmgw.server.app import Server
 
+    newest = logs.LastLines()
+    logging.getLogger().addHandler(newest)
     loaded, registry = _begin(config, flags, needs_work=True)
     server = Server(
         loaded,
@@ -30,6 +33,7 @@ def run_server(
         clock=SystemClock(),
         load=lambda: load_server(config, os.environ, flags, installed=registry.installed),
         may_empty=allow_empty,
+        log_lines=newest.lines,
     )
     run_until_stopped(lambda: run_with_signals(server))
 
