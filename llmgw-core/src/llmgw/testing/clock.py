@@ -1,4 +1,4 @@
-"""A clock that moves only when told to."""
+"""Clocks for tests: one that moves only when told to, and one that runs fast."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import itertools
 
 import anyio
 import anyio.lowlevel
+
+from llmgw.clock import SystemClock
 
 
 class FakeClock:
@@ -51,3 +53,20 @@ class FakeClock:
         # Long enough for a chain of tasks that wake each other; more costs only test time.
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
+
+
+class FastClock:
+    """The machine's time, run faster: for a whole server, whose sockets need the real thing."""
+
+    def __init__(self, times: float = 4.0) -> None:
+        self._times = times
+        self._real = SystemClock()
+
+    def monotonic(self) -> float:
+        return self._real.monotonic() * self._times
+
+    def wall(self) -> float:
+        return self._real.wall()
+
+    async def sleep(self, delay_s: float) -> None:
+        await self._real.sleep(delay_s / self._times)

@@ -1,0 +1,55 @@
+"""Texts for terminals: aligned, cuttable, and harmless whatever engines wrote."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmgw.adminapi.explain import RefusalReply
+from llmgw.ctl.render import age, plain, refusal_tree, size, table
+
+
+def test_columns_are_aligned_and_blanks_are_dashes() -> None:
+    assert table(["A", "LONGER"], [["x", None], ["wide one", 5], [(), False]]) == (
+        "A         LONGER\nx         -\nwide one  5\n-         no"
+    )
+
+
+def test_one_row_is_one_line() -> None:
+    assert table(["A"], [["two\nlines\tand tabs"]]).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[31mred", "\x1b]0;title\x07", "a\rb", "\x9b2J", "x\u202egnp.exe", "\x00"]
+)
+def test_escapes_are_shown_and_do_nothing(text: str) -> None:
+    """C057"""
+    shown = plain(text)
+    assert all(character.isprintable() for character in shown)
+
+
+def test_ages_and_sizes_have_one_unit_that_fits() -> None:
+    assert (age(90.0, 100.0), age(160.0, 100.0), age(None, 1.0)) == ("10s", "in 1m", "-")
+    assert (size(512), size(1536), size(3 * 1024**3), size(None)) == (
+        "512 B",
+        "1.5 KiB",
+        "3.0 GiB",
+        "-",
+    )
+
+
+def test_a_tree_shows_code_figures_and_way_out_below_each_other() -> None:
+    leaf = RefusalReply(
+        code="memory",
+        sentence="too small",
+        node="gpu-01",
+        need="80 GiB",
+        have="40 GiB",
+        hint="ask for less",
+    )
+    tree = RefusalReply(code="no_node", sentence="no node fits", parts=(leaf,))
+    assert refusal_tree([tree]) == [
+        "no node fits  [no_node]",
+        "  too small  [memory]  (node gpu-01)",
+        "    needs 80 GiB, has 40 GiB",
+        "    way out: ask for less",
+    ]
