@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,8 +29,6 @@ from llmgw_agent.node.outbox import Allegiance, Outbox
 from llmgw_agent.node.shardfolder import ShardFolder
 from llmgw_agent.node.supervisor import Supervisor
 
-UID = "agent-under-test"
-
 
 class HomeHere:
     """Every engine runs on this Python."""
@@ -53,11 +52,13 @@ class Node:
 
     def __init__(self, state: Path) -> None:
         self.state = state
+        # Of its own: agents with one uid would end each other's engines as orphans.
+        self.uid = uuid.uuid4().hex
         self.devices: tuple[Device, ...] = ()
         self.make_hands: Callable[[Host, ShardFolder, Assigned], Hands] = _real_hands
         self.host = Host(
             node=NodeId("n1"),
-            agent_uid=UID,
+            agent_uid=self.uid,
             boot_id=processes.boot_id(),
             address="127.0.0.1",
             clock=SystemClock(),
@@ -80,7 +81,7 @@ class Node:
         self.outbox = Outbox(
             inventory=lambda: NodeInventory(
                 node=NodeId("n1"),
-                agent_uid=UID,
+                agent_uid=self.uid,
                 boot_id="b",
                 machine_id="m",
                 agent_version="0",
@@ -148,7 +149,7 @@ class Node:
         raise AssertionError(f"{shard} is not {state} after {limit_s} s: {last and last.shard}")
 
     def engine_processes(self, shard: str = "") -> set[processes.Process]:
-        mark = f"{UID}/{shard}"
+        mark = f"{self.uid}/{shard}"
         return {
             entry.process
             for entry in processes.process_table().values()

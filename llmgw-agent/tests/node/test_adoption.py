@@ -26,7 +26,15 @@ SPEC = ShardSpec(
     ports=(20000,),
 )
 RECORD = LaunchRecord(
-    run=2, argv=("e",), env={}, cwd="/", port=20000, cookie="me/r1.0", device_locks=(), shard=SPEC
+    run=2,
+    argv=("e",),
+    env={},
+    cwd="/",
+    port=20000,
+    cookie="me/r1.0",
+    token="t",
+    device_locks=(),
+    shard=SPEC,
 )
 STATE = ShimState(
     run=2,
@@ -53,7 +61,7 @@ RUNNING = Evidence(boot_id="boot", record=RECORD, state=STATE, exit=None, is_loc
         (replace(RUNNING, boot_id="another boot", is_locked=False), Remains.GONE),
         (replace(RUNNING, is_locked=False, exit=EXIT), Remains.ENDED),
         (replace(RUNNING, is_locked=False), Remains.SHIM_LOST),
-        (replace(RUNNING, is_locked=False, state=None), Remains.SHIM_LOST),
+        (replace(RUNNING, is_locked=False, state=None), Remains.NOTHING),
         (replace(RUNNING, is_locked=False, exit=replace(EXIT, run=1)), Remains.SHIM_LOST),
         (replace(RUNNING, state=None), Remains.STARTING),
         (replace(RUNNING, state=replace(STATE, run=1)), Remains.STARTING),

@@ -24,13 +24,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start a shim on `tmp_path` for a shell line; keywords go to its launch record."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def run(line: str, *, limit: str = "true", **fields: Any) -> "subprocess.Popen[bytes]":
+    def run(
+        line: str,
+        *,
+        limit: str = "true",
+        meant_for: str = "t",
+        **fields: Any,
+    ) -> "subprocess.Popen[bytes]":
         record = {
             "run": 1,
             "argv": ["/bin/sh", "-c", line],
             "env": {"PATH": os.environ["PATH"]},
             "cwd": str(tmp_path),
             "port": 20000,
+            "token": "t",
             "device_locks": [],
             "cgroup": None,
             "oom_score_adj": 500,
@@ -39,7 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             **fields,
         }
         (tmp_path / "spec.json").write_text(json.dumps(record))
-        words = [sys.executable, "-I", "-S", shim.__file__, str(tmp_path)]
+        words = [sys.executable, "-I", "-S", shim.__file__, str(tmp_path), meant_for]
         command = ["/bin/sh", "-c", f'{limit}; exec "$0" "$@"', *words]
         process = subprocess.Popen(command, start_new_session=True, env={})
         started.append(process)
@@ -127,7 +134,14 @@ def test_the_engine_does_not_inherit_the_lock(start: Start, tmp_path: Path) -> N
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_second_shim_on_one_folder_ends_at_once(start: Start, tmp_path: Path) -> None:
+def test_a_shim_that_another_record_has_overtaken_starts_nothing(
+    start: Start, tmp_path: Path
+) -> None:
+    assert start("sleep 5", meant_for="old").wait(5) == shim.SUPERSEDED
+    assert read(tmp_path / "state.json") is None
+
+
+def test_a_second_shim_on_one_folder_ends_after_a_moment(start: Start, tmp_path: Path) -> None:
     start("sleep 5")
     wait_for(lambda: read(tmp_path / "state.json"))
     assert start("sleep 5").wait(5) == shim.ALREADY_RUNNING

@@ -2,7 +2,8 @@
 
     boot id differs             gone         nothing of another boot can be alive
     lock free, exit.json        ended        as it says
-    lock free, no exit.json     shim lost    whatever carries the cookie is killed
+    lock free, no state.json    nothing      no shim came so far; what carries the cookie is killed
+    lock free, no exit.json     shim lost    likewise, and reported
     lock held, no state.json    starting     the shim is between its lock and its engine
     lock held, main ended       leftovers    a worker lives on without the main process
     lock held, main proven      running      start time and cookie match: adopted
@@ -52,8 +53,9 @@ def judge(evidence: Evidence) -> Remains:
     if state is not None and state.boot_id != evidence.boot_id:
         return Remains.GONE
     if not evidence.is_locked:
-        ended = evidence.exit is not None and evidence.exit.run == record.run
-        return Remains.ENDED if ended else Remains.SHIM_LOST
+        if evidence.exit is not None and evidence.exit.run == record.run:
+            return Remains.ENDED
+        return Remains.NOTHING if state is None else Remains.SHIM_LOST
     if state is None or state.run != record.run:
         return Remains.STARTING
     main = evidence.main

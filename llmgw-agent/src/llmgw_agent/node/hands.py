@@ -62,7 +62,11 @@ class Hands(Protocol):
         ...
 
     async def launch(self, life: Life, assigned: Assigned) -> None:
-        """Return when the engine's main process runs. Raises StepFailed."""
+        """Return when the engine's main process runs.
+
+        Raises StepFailed, or ShimAlive: an agent that died left a shim that was still on its way
+        when this one looked, and it has started the engine meanwhile.
+        """
         ...
 
     async def look(self, life: Life) -> Looked: ...

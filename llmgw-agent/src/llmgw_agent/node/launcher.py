@@ -45,7 +45,10 @@ class Launcher:
         home: EngineHome,
         weights: Path,
     ) -> None:
-        """Return when the engine's main process runs, `into` filled. Raises StepFailed."""
+        """Return when the engine's main process runs, `into` filled.
+
+        Raises StepFailed, or ShimAlive if an earlier start has come up meanwhile.
+        """
         spec = effective_spec(life.spec, life.options)
         for port in spec.ports:
             if problem := bind_problem(self._host.address, port):
@@ -82,7 +85,7 @@ class Launcher:
         )
         try:
             await anyio.to_thread.run_sync(self._folder.prepare, into.record)
-            into.shim_child = await anyio.to_thread.run_sync(self._start_shim)
+            into.shim_child = await anyio.to_thread.run_sync(self._start_shim, into.record.token)
         except DiskFull as error:
             raise step_failed(FailureCause.DISK_FULL, str(error)) from error
         except OSError as error:
@@ -101,11 +104,11 @@ class Launcher:
             return None  # the cookie finds the tree as well
         return str(path)
 
-    def _start_shim(self) -> int:
+    def _start_shim(self, token: str) -> int:
         # vfork and exec, with no Python code between them: safe beside gRPC's threads (C042).
         with (self._folder.path / "shim.log").open("wb") as words:
             started = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_SHIM), str(self._folder.path)],
+                [sys.executable, "-I", "-S", str(_SHIM), str(self._folder.path), token],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=words,

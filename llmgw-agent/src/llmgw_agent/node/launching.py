@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,7 @@ def make_record(
         cwd=str(folder.scratch),
         port=spec.ports[0] if spec.ports and launch.ready is not None else None,
         cookie=cookie,
+        token=secrets.token_hex(8),
         device_locks=device_locks(lock_folder, spec.devices),
         shard=spec,
         ready=launch.ready,

@@ -22,6 +22,7 @@ from llmgw_agent.node.durable import DiskFull
 from llmgw_agent.node.hands import Hands, TakenOver
 from llmgw_agent.node.host import StepFailed
 from llmgw_agent.node.race import first_of
+from llmgw_agent.node.shardfolder import ShimAlive
 from llmgw_agent.node.shards import (
     Event,
     Failed,
@@ -32,6 +33,7 @@ from llmgw_agent.node.shards import (
     Ordered,
     Passed,
     Phase,
+    Rediscovered,
     StillThere,
     advance,
     resume,
@@ -146,7 +148,7 @@ class Runner:
                 )
             case Phase.LAUNCHING:
                 # Not interrupted: half a launch would have to be found and undone.
-                return await self._step(self._hands.launch(life, self._assigned))
+                return await self._launch(life)
             case Phase.WARMING | Phase.SERVING:
                 return await first_of(
                     self._wait_ordered, lambda: self._wait_ended(life), lambda: self._look(life)
@@ -161,6 +163,13 @@ class Runner:
                 return await self._wait_ordered()
             case _:
                 assert_never(life.phase)
+
+    async def _launch(self, life: Life) -> Event:
+        try:
+            return await self._step(self._hands.launch(life, self._assigned))
+        except ShimAlive:
+            log.info("engine was started already", shard=life.spec.id)
+            return Rediscovered(found=_found(await self._hands.take_over(life.spec)))
 
     async def _wait_ordered(self) -> Event:
         await self._changed.wait()

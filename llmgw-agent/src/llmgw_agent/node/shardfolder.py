@@ -12,7 +12,8 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +42,7 @@ class LaunchRecord:
     cwd: str
     port: int | None
     cookie: str
+    token: str  #: of the one shim that may start it
     device_locks: tuple[str, ...]
     shard: ShardSpec
     epoch: Epoch = _NO_EPOCH
@@ -92,6 +94,10 @@ class ShimExit:
     message: str = ""
 
 
+class ShimAlive(Exception):
+    """A shim of an earlier launch lives in the folder."""
+
+
 class ShardFolder:
     """Reads and writes one shard's folder."""
 
@@ -101,12 +107,18 @@ class ShardFolder:
         self.scratch = path / "tmp"
 
     def prepare(self, record: LaunchRecord) -> None:
-        """Make the folder ready for a shim to start this record. Raises DiskFull or OSError.
+        """Make the folder ready for a shim to start this record.
 
         What an earlier incarnation left is removed first, so that nobody can take its state
-        for that of the new one.
+        for that of the new one. The lock is held meanwhile: a shim that was started by an agent
+        which died a moment ago then finds a record that is not meant for it, and ends. Raises
+        ShimAlive if one is past that point, DiskFull or OSError.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._locked():
+            self._prepare(record)
+
+    def _prepare(self, record: LaunchRecord) -> None:
         for name in ("state.json", "exit.json", "ready.json"):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -153,6 +165,17 @@ class ShardFolder:
         finally:
             os.close(descriptor)
         return False
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise ShimAlive from error
+        finally:
+            os.close(descriptor)
 
     def remove(self) -> None:
         """Remove everything. Whatever cannot be removed stays without harm."""

@@ -121,6 +121,13 @@ class Ordered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rediscovered:
+    """The engine was started already, by a shim of the agent's former life."""
+
+    found: Found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StillThere:
     """Ten seconds of killing, and a process of the tree is left."""
 
@@ -138,7 +145,7 @@ class Looked:
     computing: bool = False  #: its processes used at least half a core since the last look
 
 
-Event = Passed | Failed | Ordered | StillThere | Looked
+Event = Passed | Failed | Ordered | Rediscovered | StillThere | Looked
 
 _NEXT = {
     Phase.WAITING: Phase.RESOLVING,
@@ -160,6 +167,8 @@ def advance(life: Life, order: Order, event: Event, now: float, *, seed: float =
             life = _failed(life, failure, now, seed)
         case Looked():
             life = _looked(life, event, now, seed)
+        case Rediscovered(found=found):
+            life = resume(life.spec, found, now, seed=seed)
         case StillThere():
             life = replace(life, unkillable=True)
         case Ordered():

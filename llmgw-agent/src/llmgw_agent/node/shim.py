@@ -1,6 +1,6 @@
 """The one process above an engine: starts it, keeps its output and its exit, and owns nothing else.
 
-    python -I -S shim.py FOLDER
+    python -I -S shim.py FOLDER TOKEN
 
 Standard library only and no import of this package: an agent that is upgraded, or broken, must
 not break what runs. One thread. It outlives the agent, and holds the lock whose being held is
@@ -8,8 +8,10 @@ the proof that the engine's process tree may still live.
 
 In FOLDER: reads `spec.json`; holds `lock`; writes `state.json` once the engine runs and again
 when its main process ended, `log/NNNNNNNN.log`, and at the end, when nothing of the tree is left,
-`exit.json`. An exit status of the shim itself: 0 the engine's story is in `exit.json`, 3 another
-shim holds the lock, 4 the folder cannot be used.
+`exit.json`. TOKEN must be that of `spec.json`: an agent may die just after it started a shim, and
+the next one write another record before that shim has come to read it. An exit status of the
+shim itself: 0 the engine's story is in `exit.json`, 3 another shim holds the lock, 4 the folder
+cannot be used, 5 the record is meant for another shim.
 """
 
 # pathlib would be a fifth of the memory of this process and of its start.
@@ -29,11 +31,13 @@ import time
 
 ALREADY_RUNNING = 3
 UNUSABLE = 4
+SUPERSEDED = 5
 DEVICE_BUSY = "device_busy"
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PIPE_BYTES = 1 << 20  # what an engine may print while we are not scheduled
 _READ_BYTES = 1 << 16
+_LOCK_WAIT_S = 2.0  # an agent that looks, or a superseded shim, holds it for a moment
 _RESERVED = 4096  # bytes of disk kept for exit.json, so that a full disk cannot swallow it
 
 
@@ -158,6 +162,18 @@ def hold(path: str) -> int:
     return descriptor
 
 
+def hold_patiently(path: str) -> int:
+    """As `hold`, waiting a moment for whoever only looks."""
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            return hold(path)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
 def hold_devices(paths: list[str]) -> None:
     """Take the host-wide lock of each device, kept until this process ends."""
     for path in paths:
@@ -267,14 +283,14 @@ def drain(source: int, output: Output) -> bool:
     return bool(data)
 
 
-def main(folder: str) -> int:
+def main(folder: str, token: str) -> int:
     os.umask(0o077)
     # Whoever ends the agent by its process group or terminal does not mean the engine.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
         os.chdir(folder)
-        lock = hold("lock")
+        lock = hold_patiently("lock")
     except BlockingIOError:
         return ALREADY_RUNNING
     except OSError as error:
@@ -282,6 +298,8 @@ def main(folder: str) -> int:
         return UNUSABLE
     with open("spec.json", "rb") as file:
         spec = json.load(file)
+    if spec["token"] != token:
+        return SUPERSEDED
     with contextlib.suppress(OSError):
         os.unlink("exit.json")
     state, end = Record("state.json"), Record("exit.json")
@@ -307,11 +325,16 @@ def main(folder: str) -> int:
         return 0
     os.close(sink)
     facts |= {"pid": tree.main, "start_time": start_time(tree.main), "main_exit": None}
-    state.write(facts, again=True)
+    try:
+        state.write(facts, again=True)
+    except OSError:
+        os.kill(tree.main, signal.SIGKILL)  # nobody could ever prove that it is ours
+        raise
 
     def record_main_exit() -> None:
-        facts.update(main_exit=tree.main_status, main_ended_at=time.time())
-        state.write(facts)
+        facts["main_exit"] = tree.main_status
+        with contextlib.suppress(OSError):  # exit.json will say it too
+            state.write(facts)
 
     watch(tree, source, output, record_main_exit)
     end.write({**facts, "exit_code": tree.main_status, "dropped_bytes": output.dropped})
@@ -320,4 +343,4 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))
