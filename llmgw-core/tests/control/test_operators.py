@@ -123,6 +123,7 @@ async def test_an_explanation_names_the_cheapest_way_out(site: Any) -> None:
     site.router.use(site.router.ids[0], idle_s=2400.0)
     await site.turn(100, after_s=1.0)
     site.plane.set_catalog([idle, more])
+    site.plane.publish_now()
     refusal = site.plane.view.explain_model("more")
     assert refusal.hint == "to place more: put idle (idle 40m) to sleep"
     assert [item.code for item in site.plane.view.explain_node(N1)] == ["devices_busy"] * 2

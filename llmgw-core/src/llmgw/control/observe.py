@@ -50,6 +50,7 @@ class Observer:
         self._was_settled = False
         self.settles_in_s: float | None = None
         self.silence_recheck_s: float | None = None
+        self.latest: ClusterSnapshot | None = None
 
     def observe(self, now: float) -> ClusterSnapshot:
         """Return the fleet as it is known at `now`."""
@@ -59,7 +60,7 @@ class Observer:
         lease = stores.leadership.lease(now)
         usage = self._usage.usage() if self._usage is not None else RouterUsage()
         nodes = dict(stores.inventory.nodes)
-        return ClusterSnapshot(
+        self.latest = ClusterSnapshot(
             now=now,
             term=lease.term if lease else 0,
             epoch=lease.epoch if lease else Epoch(stores.leadership.highest_epoch),
@@ -86,6 +87,7 @@ class Observer:
             ),
             limits=self._limits,
         )
+        return self.latest
 
     def _settled(self, now: float) -> bool:
         if self._was_settled:  # once is enough: from then on silence is judged node by node

@@ -77,7 +77,12 @@ class Standing:
 
 
 class FleetView:
-    """The read model. Every call looks afresh; nothing here changes anything."""
+    """The read model; nothing here changes anything.
+
+    Listings look afresh and belong on the event loop. `explain_model`, `explain_node` and
+    `plan_preview` may take long on a large fleet; they work on the newest snapshot that a loop
+    took (at most a publish interval old), so that they can be called on any thread.
+    """
 
     def __init__(
         self,
@@ -97,6 +102,9 @@ class FleetView:
     def snapshot(self) -> ClusterSnapshot:
         """Return the fleet as decisions see it now."""
         return self._observer.observe(self._clock.monotonic())
+
+    def _latest(self) -> ClusterSnapshot:
+        return self._observer.latest or self.snapshot()
 
     def standing(self) -> Standing:
         """Return whether this server leads, and how its planning goes."""
@@ -164,17 +172,17 @@ class FleetView:
 
         None: it could, or nothing of this name (or alias) is in the catalog.
         """
-        snapshot = self.snapshot()
+        snapshot = self._latest()
         model = snapshot.model(self._stores.desired.resolve(name) or ModelName(name))
         return None if model is None else explain_refused(snapshot, model, self._policy)
 
     def explain_node(self, node: NodeId) -> tuple[Refusal, ...]:
         """Return, per model and profile that could not get another replica on the node, why not."""
-        return explain_on_node(self.snapshot(), node, self._policy)
+        return explain_on_node(self._latest(), node, self._policy)
 
     def plan_preview(self, entries: Sequence[Model]) -> Preview:
         """Return what these entries would change, by the code that would change it."""
-        before = self.snapshot()
+        before = self._latest()
         catalog = Catalog.of(entries, created={})
         after = replace(
             before,

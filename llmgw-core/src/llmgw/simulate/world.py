@@ -256,7 +256,7 @@ class World:
     def _lead(self, server: SimServer) -> None:
         if self.servers.get(server.name) is server:
             again_s = server.try_to_lead()
-            self.events.after(again_s + self.random.random(), lambda: (self._lead(server), None)[1])
+            self.events.after(again_s + self.random.random(), partial(self._lead, server))
 
     def _register(self, server: SimServer, node: NodeId) -> None:
         if node not in self._linked or self.servers.get(server.name) is not server:

@@ -148,20 +148,25 @@ def derive_replica(
     shard_count: int,
     node_states: Mapping[NodeId, NodeState],
     nodes: Collection[NodeId],
+    ordered: bool = True,
     leaving: bool = False,
 ) -> tuple[ReplicaState, str]:
     """Return what the shards' states amount to, and why in a few words ("" where it is plain).
 
-    shards: those reported. nodes: of all its shards, reported or not. A replica is as well as
-    its worst shard: one engine missing from a gang means that nothing is served.
+    shards: those reported. nodes: of all its shards, reported or not. ordered: what is not
+    reported yet is on its way. A replica is as well as its worst shard: one engine missing from
+    a gang means that nothing is served.
     """
     states = {shard.state for shard in shards}
     for shard in shards:
         if shard.state is ShardState.UNKILLABLE:
             return ReplicaState.UNKILLABLE, _why(shard, "could not be ended")
     for node in sorted(nodes):
-        if node_states.get(node) in (NodeState.LOST, NodeState.FENCED):
-            return ReplicaState.LOST, f"node {node} is {node_states[node]}"
+        node_state = node_states.get(node)
+        if node_state is None:  # forgotten by an operator
+            return ReplicaState.LOST, f"node {node} is not known any more"
+        if node_state in (NodeState.LOST, NodeState.FENCED):
+            return ReplicaState.LOST, f"node {node} is {node_state}"
     if shards and len(shards) == shard_count and states == {ShardState.STOPPED}:
         return ReplicaState.STOPPED, "ended as ordered"
     if leaving and states & {ShardState.STOPPED, ShardState.STOPPING, ShardState.FAILED}:
@@ -173,10 +178,13 @@ def derive_replica(
         if shard.state is ShardState.STOPPED:
             return ReplicaState.FAILED, f"shard {shard.id} ended while others run"
     for node in sorted(nodes):
-        if (state := node_states.get(node, NodeState.DISCONNECTED)) is not NodeState.READY:
-            return ReplicaState.UNREACHABLE, f"node {node} is {state}"
+        if (node_state := node_states[node]) is not NodeState.READY:
+            return ReplicaState.UNREACHABLE, f"node {node} is {node_state}"
     if ShardState.STOPPING in states:
         return ReplicaState.STOPPING, ""
+    if len(shards) < shard_count and not ordered:
+        # Adopted in part: its node is there and does not list it, so it will never be whole.
+        return ReplicaState.FAILED, f"{shard_count - len(shards)} of {shard_count} shards are gone"
     if len(shards) < shard_count:
         return (
             ReplicaState.PENDING,

@@ -140,13 +140,11 @@ class Replicas:
     ) -> ReplicaRecord:
         made = self._made.get(replica)
         if made is not None and made.version == self._versions[replica] and made.order is order:
-            states = tuple(
-                nodes[node].state if node in nodes else None for node in made.record.nodes
-            )
+            states = _states_of(made.record, nodes)
             if states == made.node_states:
                 return made.record
         record = self._make(replica, order, nodes, now)
-        states = tuple(nodes[node].state if node in nodes else None for node in record.nodes)
+        states = _states_of(record, nodes)
         self._made[replica] = _Made(record, self._versions[replica], order, states)
         return record
 
@@ -168,11 +166,13 @@ class Replicas:
                 shards[shard] = _refused_shard(node, spec, self._rejected[shard][1])
         in_order = sorted(placed.values(), key=lambda item: item[1].rank)
         spec = in_order[0][1]
+        places = _places_of(spec) or [node for node, _ in in_order]
         state, reason = derive_replica(
             sorted(shards.values(), key=lambda shard: shard.rank),
             shard_count=spec.world_size,
-            node_states={node: item.state for node, _ in in_order if (item := nodes.get(node))},
-            nodes=[node for node, _ in in_order],
+            node_states={node: nodes[node].state for node in places if node in nodes},
+            nodes=places,
+            ordered=order is not None,
             leaving=order is not None and order.intent is not Intent.RUN,
         )
         restarts = sum(shard.restarts for shard in shards.values())
@@ -225,6 +225,18 @@ class Replicas:
             del self._shards[replica]
         self._versions[replica] += 1
         self.revision += 1
+
+
+def _places_of(spec: ShardSpec) -> list[NodeId]:
+    """Return the nodes of a gang, those included whose shards nobody reports; [] for one shard."""
+    return [peer.node for peer in spec.peers]
+
+
+def _states_of(
+    record: ReplicaRecord, nodes: Mapping[NodeId, NodeRecord]
+) -> tuple[NodeState | None, ...]:
+    places = _places_of(record.spec) or record.nodes
+    return tuple(nodes[node].state if node in nodes else None for node in places)
 
 
 def _refused_shard(node: NodeId, spec: ShardSpec, failure: Failure) -> Shard:

@@ -1,0 +1,52 @@
+"""The planner under seeded faults, and the checks that watch it."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmgw.domain.ids import Epoch
+from llmgw.domain.replicas import ShardState
+from llmgw.simulate import World, WorldSize
+from llmgw.simulate.invariants import Violation, check_devices, check_epoch, check_stop
+from llmgw.simulate.nodes import Engine
+from llmgw.testing import values
+
+SMALL = WorldSize(nodes=8, models=8, hours=0.5)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_fleet_in_trouble_keeps_every_invariant_and_comes_to_rest(seed: int) -> None:
+    outcome = World(SMALL, seed=seed).run()
+    assert outcome.faults > 30
+    assert outcome.starts > 8
+    # Only agents' silence is looked at when nothing changes, not the whole catalog at full speed.
+    assert outcome.quiet_passes < 1000
+
+
+def test_half_a_gang_is_not_waited_for_after_its_leader_is_gone() -> None:
+    World(WorldSize(nodes=12, models=10), seed=14).run()
+
+
+def test_a_seed_replays_step_by_step() -> None:
+    assert World(SMALL, seed=9).run() == World(SMALL, seed=9).run()
+
+
+def test_a_violation_names_the_seed_and_how_to_replay_it() -> None:
+    world = World(SMALL, seed=4)
+    world.events.after(100.0, lambda: setattr(world.nodes[world.draw_node()], "epoch", Epoch(-1)))
+    with pytest.raises(Violation, match=r"seed 4(.|\n)*World\(.*seed=4\)\.run\(\)"):
+        world.run()
+
+
+def test_each_check_fails_on_what_it_is_for() -> None:
+    node = next(iter(World(SMALL, seed=0).nodes.values()))
+    spec = values.shard("r.0", devices=("gpu",), ports=(1,))
+    for name in ("one", "two"):
+        engine = Engine(spec=spec, epoch=Epoch(1), state=ShardState.READY)
+        node.engines[values.shard(f"{name}.0").id] = engine
+    with pytest.raises(Violation, match="gpu"):
+        check_devices(node)
+    with pytest.raises(Violation, match="fell"):
+        check_epoch(node, Epoch(5))
+    server = World(SMALL, seed=0).servers["server0"]
+    check_stop(server, "r", ShardState.READY)
