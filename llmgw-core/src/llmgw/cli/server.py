@@ -10,16 +10,16 @@ import click
 
 from llmgw.config.endpoint_flag import FORM, parse_endpoint
 
-#: Flags that stand for one setting each: (flag, dotted path, help).
+#: Flags that stand for one setting each: (flag, dotted path, kind of value, help).
 _SETTINGS = (
-    ("--state-dir", "state_dir", "Folder that everything lies below."),
-    ("--listen", "listen", "Where clients come; HOST:PORT, port 0 is chosen by the system."),
-    ("--admin-listen", "admin_listen", "Where operators come."),
-    ("--agent-listen", "agent_listen", "Where agents come; HOST:PORT or unix:/PATH."),
-    ("--store-url", "store.url", "Database of several servers, or another file."),
-    ("--workers", "workers", "Router processes that share the port."),
-    ("--log-level", "log.level", "debug, info, warning or error."),
-    ("--log-format", "log.format", "text or json."),
+    ("--state-dir", "state_dir", "PATH", "Folder that everything lies below."),
+    ("--listen", "listen", "HOST:PORT", "Where clients come; port 0 is chosen by the system."),
+    ("--admin-listen", "admin_listen", "HOST:PORT", "Where operators come."),
+    ("--agent-listen", "agent_listen", "HOST:PORT", "Where agents come, or unix:/PATH."),
+    ("--store-url", "store.url", "URL", "Database of several servers, or another file."),
+    ("--workers", "workers", "N", "Router processes that share the port."),
+    ("--log-level", "log.level", "LEVEL", "debug, info, warning or error."),
+    ("--log-format", "log.format", "FORMAT", "text or json."),
 )
 
 
@@ -31,9 +31,9 @@ def with_settings(*left_out: str) -> Callable[[Callable[..., None]], Callable[..
     """Add the flags that stand for settings, but for those `left_out` by dotted path."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        for flag, path, words in reversed(_SETTINGS):
+        for flag, path, kind, words in reversed(_SETTINGS):
             if path not in left_out:
-                command = click.option(flag, _parameter(path), help=words)(command)
+                command = click.option(flag, _parameter(path), metavar=kind, help=words)(command)
         command = click.option(
             "--config",
             "config_file",
@@ -54,7 +54,7 @@ def flags_of(given: Mapping[str, Any], *, insecure_bind: bool) -> dict[str, obje
     """Return the settings that were given as flags, by dotted path."""
     flags = {
         path: given[_parameter(path)]
-        for _, path, _ in _SETTINGS
+        for _, path, _, _ in _SETTINGS
         if given.get(_parameter(path)) is not None
     }
     if insecure_bind:

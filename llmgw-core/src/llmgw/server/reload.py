@@ -160,7 +160,7 @@ def _listed(folder: Path | None) -> list[Path]:
 
 
 def _needing_restart(old: ServerSettings, new: ServerSettings) -> list[str]:
-    live = {"models", "endpoints"}
+    live = {"models", "endpoints", "catalog_dir"}
     return [
         name
         for name in ServerSettings.model_fields
