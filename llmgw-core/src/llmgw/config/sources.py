@@ -14,8 +14,18 @@ from llmgw.errors import Problem
 
 PREFIX = "LLMGW_"
 #: Variables of other parts of llmgw, which a server that inherits them has no business with.
-_OTHERS = ("LLMGW_AGENT__", "LLMGW_CTL_", "LLMGW_UP_")
-_OTHER_NAMES = frozenset({"LLMGW_CONFIG", "LLMGW_REPLICA", "LLMGW_SERVER", "LLMGW_TOKEN"})
+_OTHERS = ("LLMGW_AGENT__", "LLMGW_TEST_", "LLMGW_VLLM_", "LLMGW_SGLANG_", "LLMGW_LLAMACPP_")
+_OTHER_NAMES = frozenset(
+    {
+        "LLMGW_API_KEY",
+        "LLMGW_CONFIG",
+        "LLMGW_CONTEXT",
+        "LLMGW_REPLICA",
+        "LLMGW_SERVER",
+        "LLMGW_TOKEN",
+        "LLMGW_TOKEN_FILE",
+    }
+)
 
 
 class _EnvironmentSettings(ServerSettings, BaseSettings):
