@@ -129,3 +129,11 @@ def test_the_installed_plugins_are_listed_as_json(capsys: pytest.CaptureFixture[
     rows = json.loads(capsys.readouterr().out)
     assert "llmgw-core" in {row["distribution"] for row in rows}
     assert all(row["ok"] or row["reason"] for row in rows)
+
+
+@pytest.mark.parametrize("name", [name for name, row in COMMANDS.items() if ":" in row.target])
+def test_every_command_of_the_core_can_be_loaded_and_describes_itself(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([name, "--help"]) == 0
+    assert f"Usage: llmgw {name}" in capsys.readouterr().out
