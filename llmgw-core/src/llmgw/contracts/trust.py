@@ -20,7 +20,8 @@ class ServerIdentity:
 
     certificate_chain: bytes  #: leaf, then the CA
     private_key: Secret
-    client_roots: bytes  #: CAs in force, and the join authorities of tokens that are still valid
+    client_roots: bytes
+    """CAs in force, the issuing one first, then the join authorities of tokens still valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class JoinGrant:
     certificate_chain: (
         bytes  #: PEM; subject alternative name `spiffe://<cluster id>/node/<node id>`
     )
-    ca_bundle: bytes  #: PEM of every CA that it should trust
+    ca_bundle: bytes  #: PEM of every CA that it should trust, the issuing one first
     cluster_id: str
     pool: str | None  #: that the token binds the node to
 
