@@ -103,6 +103,8 @@ class AgentSettings(Section):
     weights_roots: tuple[Root, ...] = ()
     """Folders that `path:` weights may lie in."""
     weights: WeightSettings = WeightSettings()
+    engine_locks: Root | None = None
+    """Folder with the site's own requirement sets of engines, `<engine>-<version>.txt`."""
     port_range: tuple[int, int] = (20000, 29999)
     """Ports for engines, inclusive."""
     lock_folder: Root | None = None

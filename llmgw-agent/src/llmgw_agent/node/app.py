@@ -31,6 +31,7 @@ from llmgw_agent.node.durable import DiskFull
 from llmgw_agent.node.engines import NodeHomes
 from llmgw_agent.node.hardware.watch import DeviceWatch
 from llmgw_agent.node.host import Host
+from llmgw_agent.node.installs import EngineInstaller
 from llmgw_agent.node.inventory import Inventory
 from llmgw_agent.node.logs import AgentLog, LogBook
 from llmgw_agent.node.outbox import Allegiance, Outbox
@@ -122,7 +123,15 @@ def _compose(
     assignments = Assignments(folder.assigned)
     watch = DeviceWatch(registry.probes, our_pids=lambda: supervisor.pids())
     weights = _weights(settings, folder, registry, assignments)
-    homes = NodeHomes(folder=folder.engines, adapters=registry.engines)
+    installer = EngineInstaller(
+        folder.engines,
+        adapters=registry.engines,
+        used=lambda: frozenset(
+            (item.spec.engine, item.spec.engine_version) for item in assignments.all().values()
+        ),
+        locks=settings.engine_locks,
+    )
+    homes = NodeHomes(folder=folder.engines, adapters=registry.engines, installer=installer)
     inventory = Inventory(
         settings=settings,
         uid=uid,
@@ -174,7 +183,7 @@ def _compose(
         assignments=assignments,
         logs=logs,
         weights=weights,
-        engines=None,
+        engines=installer,
         clock=clock,
     )
     status = StatusFile(

@@ -136,14 +136,14 @@ class Runner:
                 return await first_of(
                     self._wait_ordered,
                     lambda: self._step(
-                        self._hands.resolve(life, self._reporter(life, "installing"))
+                        self._hands.resolve(life, self._reporter(life, "installing", "packages"))
                     ),
                 )
             case Phase.FETCHING:
                 return await first_of(
                     self._wait_ordered,
                     lambda: self._step(
-                        self._hands.fetch(life, self._reporter(life, "fetching weights"))
+                        self._hands.fetch(life, self._reporter(life, "fetching weights", "bytes"))
                     ),
                 )
             case Phase.LAUNCHING:
@@ -208,9 +208,9 @@ class Runner:
 
     # --- what is told -------------------------------------------------------------------------
 
-    def _reporter(self, life: Life, what: str) -> Callable[[float, float | None], None]:
+    def _reporter(self, life: Life, what: str, unit: str) -> Callable[[float, float | None], None]:
         def report(done: float, total: float | None) -> None:
-            self._progress = Progress(what=what, done=done, total=total, unit="bytes")
+            self._progress = Progress(what=what, done=done, total=total, unit=unit)
             now = self._clock.monotonic()
             if now - self._reported_at >= _REPORT_PROGRESS_S:
                 self._reported_at = now
