@@ -235,6 +235,20 @@ async def test_without_a_token_an_expired_certificate_says_when_it_ran_out(works
             await later.credentials.channel_credentials(address)
 
 
+async def test_a_node_that_was_a_member_goes_on_whoever_refuses_it(workshop: Any) -> None:
+    """Its engines need it, whatever has become of its certificate and its token."""
+    workshop.trust.grant_days = 1
+    workshop.trust.grant_age_days = 2
+    async with workshop.server(LOOPBACK).running() as server:
+        agent = workshop.agent(server, token=workshop.trust.new_token(reusable=True))
+        await agent.credentials.channel_credentials(parse_address(server.address))
+        workshop.trust.revoke(NODE, "stolen")
+        async with agent.running():
+            await _until(agent, ServerState.WAITING)
+            assert "ran out on" in agent.link.status()[0].reason
+            assert "node gpu-01 is revoked: stolen" in agent.link.status()[0].reason
+
+
 async def test_rotation_and_a_change_of_authority_leave_streams_alone(workshop: Any) -> None:
     workshop.trust.grant_age_days = 11  # so that the node's certificate is due for renewal
     async with workshop.server(LOOPBACK).running() as server:

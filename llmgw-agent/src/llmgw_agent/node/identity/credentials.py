@@ -48,6 +48,7 @@ class NodeCredentials:
         self._clock = clock
         self._in_force = ""  #: digest of the authorities, as a server last said
         self._changed = anyio.Event()
+        self._in_vain: set[str] = set()  #: ids of tokens that did not help
         self._joining = anyio.Lock()  # one token is good for one certificate
 
     async def channel_credentials(self, server: ServerAddress) -> grpc.ChannelCredentials:
@@ -57,7 +58,7 @@ class NodeCredentials:
         """
         async with self._joining:
             if not self._kept.is_usable(self._clock.wall()):
-                await self._join(server, self._token())
+                await self._join_first(server)
             elif (token := self._newer_token()) is not None:
                 await self._join_again(server, token)
         return self._kept.channel_credentials()
@@ -122,6 +123,21 @@ class NodeCredentials:
             else:
                 return
 
+    async def _join_first(self, server: ServerAddress) -> None:
+        try:
+            try:
+                token = self._tokens.read()
+            except ValueError as error:
+                raise PermanentError(str(error)) from None
+            await self._join(server, token)
+        except LlmgwError as error:
+            if self._kept.expired_on is None:
+                raise
+            # A node that was a member goes on looking after its engines, whoever refuses it.
+            raise TransientError(
+                f"this node's certificate ran out on {self._kept.expired_on}; {error}"
+            ) from None
+
     def _newer_token(self) -> JoinToken | None:
         """Return a given token by an authority which this node does not know.
 
@@ -132,7 +148,9 @@ class NodeCredentials:
             token = self._tokens.read_given()
         except (ValueError, TransientError):
             return None
-        return token if token is not None and token.pin not in self._kept.pins else None
+        if token is None or token.id in self._in_vain or token.pin in self._kept.pins:
+            return None
+        return token
 
     async def _join_again(self, server: ServerAddress, token: JoinToken) -> None:
         """Replace the certificate if `server` has the token's authority; else leave all as it is."""
@@ -140,6 +158,10 @@ class NodeCredentials:
             await self._join(server, token)
         except LlmgwError as error:
             log.warning("not joined anew", server=str(server), reason=str(error))
+            if isinstance(error, PermanentError):
+                # Most likely the token that the node first joined with, still on its command
+                # line long after the cluster has moved on.
+                self._in_vain.add(token.id)
 
     async def _join(self, server: ServerAddress, token: JoinToken) -> None:
         if not isinstance(server, TcpAddress):
@@ -177,18 +199,6 @@ class NodeCredentials:
         self._keep(key, grant)
         log.info("certificate renewed", server=str(server), expires=self._kept.expired_on)
 
-    def _token(self) -> JoinToken:
-        try:
-            return self._tokens.read()
-        except ValueError as error:
-            raise PermanentError(str(error)) from None
-        except TransientError as error:
-            if self._kept.expired_on is None:
-                raise
-            raise TransientError(
-                f"this node's certificate ran out on {self._kept.expired_on}; {error}"
-            ) from None
-
     async def _call(
         self,
         method: grpc.aio.UnaryUnaryMultiCallable[pb.CertificateRequest, pb.CertificateGrant],
@@ -208,3 +218,5 @@ class NodeCredentials:
             self._kept.take(key, grant)
         except ValueError as error:
             raise TransientError(f"the server's certificate cannot be used: {error}") from None
+        except OSError as error:
+            raise TransientError(f"the certificate cannot be kept: {error}") from None
