@@ -21,7 +21,7 @@ from llmgw.domain.secret import Secret
 from llmgw.router.balancers import llmgw_balancers
 from llmgw.router.loads import LoadPoller
 from llmgw.router.loads.poller import polling_client
-from llmgw.router.selection import EndpointState, Reservation, Selector, compile_profiles
+from llmgw.router.selection import EndpointState, Outcome, Reservation, Selector, compile_profiles
 from llmgw.router.selection.state import Condition
 from llmgw.router.table import Table
 from llmgw.testing.clock import FakeClock
@@ -106,12 +106,13 @@ class Fleet:
         assert state is not None
         return state
 
-    def take(self, body_bytes: int = 0) -> Reservation:
+    def take(self, body_bytes: int = 0, *, profile: str | None = None) -> Reservation:
         route = self.table.find("m")
         assert route is not None
         got = self.selector.reserve(
             route,
             RoutedRequest(model="m", session_key=None, prompt=b"", body_bytes=body_bytes, seed=0.0),
+            profile=profile,
         )
         assert isinstance(got, Reservation)
         return got
@@ -176,6 +177,7 @@ async def test_a_suspect_that_is_only_slow_keeps_the_benefit_of_the_doubt() -> N
 async def test_readings_reach_the_state_and_grow_old() -> None:
     async with watched("a") as fleet:
         fleet.engines.pages["a"] = "2 7 100"
+        fleet.take()
         await fleet.wait(6)
         load = fleet.state("a").engine_load
         assert load is not None
@@ -192,6 +194,7 @@ async def test_a_page_that_means_nothing_is_no_data_and_no_illness(
 ) -> None:
     async with watched("a") as fleet:
         fleet.engines.pages["a"] = page
+        fleet.take()
         with caplog.at_level(logging.WARNING):
             await fleet.wait(30)
         assert fleet.state("a").engine_load is None
@@ -200,7 +203,7 @@ async def test_a_page_that_means_nothing_is_no_data_and_no_illness(
         assert len(said) == 1, "one warning, not one per look"
 
 
-async def test_pages_are_read_often_only_for_a_balancer_that_looks_at_them() -> None:
+async def test_pages_are_read_only_for_a_balancer_or_while_requests_are_in_flight() -> None:
     async with watched("a") as fleet:
         fleet.engines.pages["a"] = "0 0 0"
 
@@ -208,10 +211,14 @@ async def test_pages_are_read_often_only_for_a_balancer_that_looks_at_them() -> 
             return sum(request.url.path == "/metrics" for request in fleet.engines.asked)
 
         await fleet.wait(20)
-        seldom = looks()
-        fleet.take()
+        assert looks() == 0
+        held = fleet.take(profile="round_robin")
         await fleet.wait(20)
-        assert seldom <= 5
+        seldom = looks()
+        assert 3 <= seldom <= 5
+        held.release(Outcome.OK)
+        fleet.take(profile="load").release(Outcome.OK)
+        await fleet.wait(20)
         assert looks() - seldom >= 15
 
 

@@ -42,7 +42,9 @@ def polling_client() -> httpx.AsyncClient:
     """Return a client for engines: no proxy of the environment lies between us and them (C010)."""
     return httpx.AsyncClient(
         trust_env=False,
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        # A kept connection would often be closed by the engine in the very moment of the next
+        # look (C026): uvicorn keeps them for five seconds, just our interval.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         headers={"user-agent": "llmgw", "accept-encoding": "identity"},
     )
 
@@ -169,17 +171,20 @@ class LoadPoller:
 
     async def _read_load_often(self, client: httpx.AsyncClient, watch: _Watch) -> None:
         while self._is_current(watch):
-            adapter = self._adapters.get(watch.state.endpoint.engine)
-            if adapter is not None and watch.state.endpoint.metrics_path is not None:
-                await self._read_load(client, watch, adapter)
-            # Without a balancer that looks at it, a reading serves the watchdog only.
             wanted = self._selector.wants_load(watch.state)
+            adapter = self._adapters.get(watch.state.endpoint.engine)
+            # Without a balancer that looks at it, a reading serves the watchdog only, and that
+            # watches over our own requests.
+            if adapter is not None and (wanted or watch.state.in_flight):
+                await self._read_load(client, watch, adapter)
             interval_s = self._settings.load_interval if wanted else self._settings.interval
             await self._clock.sleep(self._stretched(interval_s))
 
     async def _read_load(
         self, client: httpx.AsyncClient, watch: _Watch, adapter: EngineAdapter
     ) -> None:
+        if watch.state.endpoint.metrics_path is None:
+            return
         load: EngineLoad | None = None
         problem: str | None
         try:
