@@ -133,9 +133,10 @@ def _lint(session: nox.Session) -> None:
 
 def _types(session: nox.Session) -> None:
     session.run("mypy", *SOURCES)
-    # One run per distribution: their test folders have files of the same name.
-    for folder in TESTS:
-        session.run("mypy", folder)
+    # One run per distribution, from its folder: their tests have files of the same name.
+    for name in DISTRIBUTIONS:
+        with session.chdir(name):
+            session.run("mypy", "--config-file", "../pyproject.toml", "tests")
 
 
 def _imports(session: nox.Session) -> None:

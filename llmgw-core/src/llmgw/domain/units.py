@@ -17,21 +17,24 @@ def parse_duration(value: object) -> float:
 
     Raises ValueError that says what would be right. A bool is refused: YAML reads `on` as one.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
-    elif isinstance(value, str) and _NUMBER.fullmatch(value.strip()):  # from the environment
-        seconds = float(value)
-    elif (
-        isinstance(value, str)
-        and (parts := _PART.findall(value.strip()))
-        and ("".join(number + unit for number, unit in parts) == value.strip())
-    ):
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    else:
+    seconds = _seconds(value)
+    if seconds is None:
         raise ValueError(f"must be seconds or a duration such as 30s, 15m or 1h30m, got {value!r}")
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"must be a finite duration of at least 0, got {value!r}")
     return seconds
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, int | float):
+        return None if isinstance(value, bool) else float(value)
+    text = value.strip() if isinstance(value, str) else ""
+    if _NUMBER.fullmatch(text):  # environment variables hold nothing but text
+        return float(text)
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
 def format_duration(seconds: float) -> str:
