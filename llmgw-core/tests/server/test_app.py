@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -193,6 +194,21 @@ async def test_a_stop_lets_streams_end_and_takes_no_new_request(tmp_path: Path) 
 
         await until(is_closed)
         assert b"data: 2" in b"".join([piece async for piece in pieces])
+
+
+async def test_a_stop_ends_what_never_ends_by_itself_at_once(tmp_path: Path) -> None:
+    """Followed logs and feeds are no reason to wait; a request is (C038)."""
+    async with (
+        ScriptedEngine() as engine,
+        running_server(tmp_path, endpoints=[endpoint(engine)]) as server,
+        server.admin.stream("GET", "/admin/v1/feed") as feed,
+    ):
+        lines = feed.aiter_lines()
+        assert "snapshot" in await anext(lines)
+        server.server.stop()
+        with anyio.fail_after(4), pytest.raises(httpx.RemoteProtocolError):
+            async for _ in lines:
+                pass
 
 
 async def test_a_reload_changes_endpoints_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
