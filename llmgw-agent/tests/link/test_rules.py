@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Self
 
 import anyio
@@ -189,6 +192,36 @@ async def test_a_report_for_another_node_ends_the_session(workshop: Any) -> None
         await agent.hear()
         goodbye = await agent.hear()
         assert goodbye.code == GoodbyeCode.IDENTITY_MISMATCH
+        assert server.reports.shards == []
+
+
+async def test_a_registration_with_another_nodes_shards_is_refused(workshop: Any) -> None:
+    async with workshop.server(heartbeat_s=60).running() as server:
+        shards = (workshop.report(), workshop.report(node="somebody-else"))
+        forged = replace(_registration(workshop, server, "life/1"), shards=shards)
+        async with Raw(server) as agent:
+            await agent.say(forged)
+            assert (await agent.hear()).code == GoodbyeCode.IDENTITY_MISMATCH
+        async with Raw(server) as agent:
+            await agent.say(_registration(workshop, server, "life/1"), forged)
+            assert isinstance(await agent.hear(), Welcome)
+            assert (await agent.hear()).code == GoodbyeCode.IDENTITY_MISMATCH
+        assert len(server.reports.registrations) == 1
+
+
+async def test_a_session_that_was_taken_over_changes_nothing_any_more(workshop: Any) -> None:
+    async with workshop.server(heartbeat_s=60).running() as server:
+        async with Raw(server) as old, Raw(server) as new:
+            first = _registration(workshop, server, "life/1")
+            await old.say(first)
+            assert isinstance(await old.hear(), Welcome)
+            await new.say(_registration(workshop, server, "life/2"))
+            assert isinstance(await new.hear(), Welcome)
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it is over already
+                await old.say(first, workshop.report())
+            assert (await old.hear()).code == GoodbyeCode.SUPERSEDED
+            assert await old.hear() is None
+        assert [item.session for item in server.reports.registrations] == ["life/1", "life/2"]
         assert server.reports.shards == []
 
 

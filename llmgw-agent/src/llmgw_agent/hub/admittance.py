@@ -25,10 +25,27 @@ def refuse(
     inventory = registration.inventory
     return (
         _identity_problem(inventory.node, identity)
+        or speaks_for_others(registration, inventory.node)
         or _revoked(inventory.node, revoked)
         or skew_refusal(inventory.agent_version, server_version)
         or _cluster_problem(registration, cluster_id)
         or (_live_problem(registration, *live) if live else None)
+    )
+
+
+def speaks_for_others(registration: Registration, node: NodeId) -> Goodbye | None:
+    """Return why a registration says more than `node` may say; None if it does not."""
+    named = (registration.inventory.node, *(report.shard.node for report in registration.shards))
+    return next((goodbye for other in named if (goodbye := foreign(other, node))), None)
+
+
+def foreign(named: NodeId, node: NodeId) -> Goodbye | None:
+    """Return why a frame that names `named` ends the session of `node`; None if they are one."""
+    if named == node:
+        return None
+    return Goodbye(
+        code=GoodbyeCode.IDENTITY_MISMATCH,
+        message=f"a frame speaks for node {named} in the session of node {node}",
     )
 
 

@@ -11,10 +11,9 @@ import anyio
 from llmgw.clock import Clock
 from llmgw.contracts.sinks import ReportSink
 from llmgw.contracts.trust import NodeTrust
-from llmgw.domain.ids import NodeId
 from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
 from llmgw.logs import Logger, get_logger
-from llmgw_agent.hub.admittance import refuse
+from llmgw_agent.hub.admittance import foreign, refuse, speaks_for_others
 from llmgw_agent.hub.authorities import AuthorityWatch
 from llmgw_agent.hub.identity import Identity
 from llmgw_agent.hub.refusals import Refusals
@@ -154,21 +153,23 @@ class SessionCall:
     def _take(self, frame: UpFrame) -> Goodbye | None:
         """Pass one frame on; return why the session must end, if it must."""
         session = self._session
-        if isinstance(frame, Registration):
-            return self._register(frame)
         if session is None:
+            if isinstance(frame, Registration):
+                return self._register(frame)
             return Goodbye(code=GoodbyeCode.MALFORMED, message="the first frame is no registration")
         if not session.is_live:
             return session.goodbye
         match frame:
+            case Registration():
+                return self._refresh(session, frame)
             case Heartbeat():
                 return self._beat(session, frame)
             case ShardReport():
-                if goodbye := _foreign(session, frame.shard.node):
+                if goodbye := foreign(frame.shard.node, session.node):
                     return goodbye
                 self._house.reports.shard_reported(session.node, session.id, frame)
             case Rejection():
-                if goodbye := _foreign(session, frame.node):
+                if goodbye := foreign(frame.node, session.node):
                     return goodbye
                 self._house.reports.rejected(frame)
             case Unsupported():
@@ -177,8 +178,6 @@ class SessionCall:
 
     def _register(self, registration: Registration) -> Goodbye | None:
         house, node = self._house, registration.inventory.node
-        if self._session is not None:
-            return self._refresh(self._session, registration)
         live = house.sessions.of(node)
         goodbye = refuse(
             registration,
@@ -206,9 +205,7 @@ class SessionCall:
         self._interval_s = house.interval_s
         self._heard()
         self._admitted.set()
-        self._log.info(
-            "node registered", peer=self._context.peer(), shards=len(registration.shards)
-        )
+        self._log.debug("session began", peer=self._context.peer())
         welcome = Welcome(
             heartbeat_interval_s=self._interval_s,
             cluster_id=house.trust.cluster_id,
@@ -225,7 +222,7 @@ class SessionCall:
         """Take a registration in mid-session: the inventory changed."""
         if registration.session != session.id:
             return Goodbye(code=GoodbyeCode.MALFORMED, message="a second session within one call")
-        if goodbye := _foreign(session, registration.inventory.node):
+        if goodbye := speaks_for_others(registration, session.node):
             return goodbye
         self._house.reports.registered(registration)
         return None
@@ -280,12 +277,3 @@ class SessionCall:
             await self._admitted.wait()
         await session.ended.wait()
         return session.goodbye
-
-
-def _foreign(session: Session, node: NodeId) -> Goodbye | None:
-    if node == session.node:
-        return None
-    return Goodbye(
-        code=GoodbyeCode.IDENTITY_MISMATCH,
-        message=f"a frame speaks for node {node} in the session of node {session.node}",
-    )

@@ -146,7 +146,7 @@ class Part(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     last: bool
-    def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+    def __init__(self, data: _Optional[bytes] = ..., last: bool = ...) -> None: ...
 
 class Unsupported(_message.Message):
     __slots__ = ("what",)
@@ -290,7 +290,7 @@ class DeviceProcess(_message.Message):
     pid: int
     memory_mib: int
     ours: bool
-    def __init__(self, pid: _Optional[int] = ..., memory_mib: _Optional[int] = ..., ours: _Optional[bool] = ...) -> None: ...
+    def __init__(self, pid: _Optional[int] = ..., memory_mib: _Optional[int] = ..., ours: bool = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("id", "index", "kind", "vendor", "memory_mib", "memory_used_mib", "memory_shared", "utilisation", "health", "health_reason", "pci_address", "parent", "island", "labels", "processes")
@@ -331,7 +331,7 @@ class Device(_message.Message):
     island: str
     labels: _containers.ScalarMap[str, str]
     processes: _containers.RepeatedCompositeFieldContainer[DeviceProcess]
-    def __init__(self, id: _Optional[str] = ..., index: _Optional[int] = ..., kind: _Optional[str] = ..., vendor: _Optional[str] = ..., memory_mib: _Optional[int] = ..., memory_used_mib: _Optional[int] = ..., memory_shared: _Optional[bool] = ..., utilisation: _Optional[float] = ..., health: _Optional[_Union[DeviceHealth, str]] = ..., health_reason: _Optional[str] = ..., pci_address: _Optional[str] = ..., parent: _Optional[str] = ..., island: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., processes: _Optional[_Iterable[_Union[DeviceProcess, _Mapping]]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., index: _Optional[int] = ..., kind: _Optional[str] = ..., vendor: _Optional[str] = ..., memory_mib: _Optional[int] = ..., memory_used_mib: _Optional[int] = ..., memory_shared: bool = ..., utilisation: _Optional[float] = ..., health: _Optional[_Union[DeviceHealth, str]] = ..., health_reason: _Optional[str] = ..., pci_address: _Optional[str] = ..., parent: _Optional[str] = ..., island: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., processes: _Optional[_Iterable[_Union[DeviceProcess, _Mapping]]] = ...) -> None: ...
 
 class InstalledEngine(_message.Message):
     __slots__ = ("engine", "version", "path")
@@ -606,7 +606,7 @@ class ReadLog(_message.Message):
     source: str
     lines: int
     follow: bool
-    def __init__(self, source: _Optional[str] = ..., lines: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+    def __init__(self, source: _Optional[str] = ..., lines: _Optional[int] = ..., follow: bool = ...) -> None: ...
 
 class ListWeights(_message.Message):
     __slots__ = ()
@@ -718,7 +718,7 @@ class BulkProblem(_message.Message):
     TRANSIENT_FIELD_NUMBER: _ClassVar[int]
     message: str
     transient: bool
-    def __init__(self, message: _Optional[str] = ..., transient: _Optional[bool] = ...) -> None: ...
+    def __init__(self, message: _Optional[str] = ..., transient: bool = ...) -> None: ...
 
 class BulkEnd(_message.Message):
     __slots__ = ()
