@@ -47,6 +47,11 @@ import click
     type=click.Path(path_type=Path),
     help="Folder that `path:` weights may lie in; may be given again.",
 )
+@click.option(
+    "--lock-folder",
+    type=click.Path(path_type=Path),
+    help="Where all agents of this host find each other's device locks.",
+)
 @click.option("--stop-engines", is_flag=True, help="End all engines when the agent is stopped.")
 @click.option("--log-level", help="debug, info, warning or error.")
 @click.option("--log-format", help="text or json.")
@@ -64,6 +69,7 @@ def agent(
     join: str | None,
     rejoin: bool,
     weights_roots: tuple[Path, ...],
+    lock_folder: Path | None,
     stop_engines: bool,
     log_level: str | None,
     log_format: str | None,
@@ -83,7 +89,7 @@ def agent(
     flags: dict[str, object] = {
         "servers": _parts(servers),
         "node_id": node_id,
-        "state_dir": state_dir,
+        "state_dir": str(state_dir.absolute()) if state_dir else None,
         "pool": pool,
         "labels": _pairs("--label", labels),
         "fabric": _pairs("--fabric", fabric),
@@ -91,6 +97,7 @@ def agent(
         "join": join,
         "rejoin": rejoin or None,
         "weights_roots": [str(path.absolute()) for path in weights_roots] or None,
+        "lock_folder": str(lock_folder.absolute()) if lock_folder else None,
         "stop_engines": stop_engines or None,
         "log": {
             key: value
