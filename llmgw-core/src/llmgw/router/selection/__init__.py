@@ -2,7 +2,8 @@
 
 from llmgw.router.selection.profiles import Needs, Profiles, compile_profiles
 from llmgw.router.selection.quarantine import Quarantine
-from llmgw.router.selection.selector import Outcome, Reservation, Selector
+from llmgw.router.selection.reservation import Outcome, Reservation
+from llmgw.router.selection.selector import Selector
 from llmgw.router.selection.state import EndpointState
 
 __all__ = [

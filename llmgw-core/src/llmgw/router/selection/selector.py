@@ -7,7 +7,6 @@ that no endpoint ever has more requests than it may.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 
 from llmgw.clock import Clock
 from llmgw.config.server import RouterSettings
@@ -16,8 +15,9 @@ from llmgw.domain.endpoints import Endpoint, EndpointUsage
 from llmgw.domain.ids import EndpointId, ModelName
 from llmgw.domain.loads import EngineLoad
 from llmgw.logs import get_logger
-from llmgw.router.selection.lines import Choice, Line
+from llmgw.router.selection.lines import Line
 from llmgw.router.selection.profiles import Needs, Profiles
+from llmgw.router.selection.reservation import FAILURES, Outcome, Reservation
 from llmgw.router.selection.rules import ejection_s
 from llmgw.router.selection.state import EndpointState, Moment
 from llmgw.router.table import ModelRoute, Table, Unavailable, Why
@@ -26,96 +26,7 @@ log = get_logger(__name__)
 
 _NOBODY: frozenset[EndpointId] = frozenset()
 _RAMP_STEP_S = 1.0
-
-
-class Outcome(StrEnum):
-    """How a request on an endpoint ended."""
-
-    OK = "ok"
-    CLIENT_LEFT = "client_left"
-    CLIENT_ERROR = "client_error"  #: the engine refused it with a 4xx: no fault of the engine
-    ENGINE_BUSY = "engine_busy"  #: 429 or 503 of the engine: full, not broken
-    ENGINE_ERROR = "engine_error"  #: 500, 502, 504 or an answer that is no HTTP
-    CONNECT_FAILED = "connect_failed"
-    RESET = "reset"
-    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
-    IDLE_TIMEOUT = "idle_timeout"
-
-
 _OK = Outcome.OK
-_FAILURES = frozenset(
-    {
-        Outcome.ENGINE_ERROR,
-        Outcome.CONNECT_FAILED,
-        Outcome.RESET,
-        Outcome.FIRST_BYTE_TIMEOUT,
-        Outcome.IDLE_TIMEOUT,
-    }
-)
-
-
-class Reservation:
-    """A slot of one endpoint, held from the choice until `release`."""
-
-    __slots__ = (
-        "_choice",
-        "_selector",
-        "_tokens",
-        "_usable",
-        "is_trial",
-        "load_before",
-        "state",
-    )
-
-    def __init__(
-        self,
-        selector: Selector,
-        state: EndpointState,
-        choice: Choice,
-        usable: int,
-        tokens: int,
-        is_trial: bool,
-    ) -> None:
-        self.state = state
-        self.load_before = state.in_flight  #: requests in flight when it was chosen
-        self._selector: Selector | None = selector
-        self._choice = choice
-        self._usable = usable
-        self._tokens = tokens
-        self.is_trial = is_trial  #: it decides whether an ejected endpoint is used again
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return self.state.endpoint
-
-    @property
-    def because(self) -> str:
-        """Why this endpoint, for people: `least_outstanding: 2 in flight, 3 of 4 usable, …`."""
-        endpoint = self.state.endpoint
-        text = (
-            f"{self._choice.profile.name}: {self.load_before} in flight, "
-            f"{self._usable} of {self._choice.size} usable, "
-            f"pool {endpoint.pool}, priority {endpoint.priority}"
-        )
-        return f"{text}, trial after an ejection" if self.is_trial else text
-
-    def first_byte(self) -> None:
-        """The engine has begun to answer: its prompt is computed."""
-        if self._selector is not None:
-            self.state.prompt_done(self._tokens)
-            self._tokens = 0
-            if self.is_trial:
-                # A stream may go on for minutes; its first byte already proves the engine.
-                self.is_trial = False
-                self._selector.restore(self.state)
-
-    def release(self, outcome: Outcome) -> None:
-        """Give the slot back and say how it went. Further calls do nothing."""
-        selector, self._selector = self._selector, None
-        if selector is not None:
-            self.state.in_flight -= 1
-            self.state.prompt_done(self._tokens)
-            selector.ended(self, outcome)
 
 
 class Selector:
@@ -264,7 +175,7 @@ class Selector:
         state.last_end = now = self._now()
         if outcome is _OK and not reservation.is_trial:  # nearly always
             state.failures = 0
-        elif outcome in _FAILURES:
+        elif outcome in FAILURES:
             self._failed(state, now, is_trial=reservation.is_trial)
         elif outcome is not Outcome.CLIENT_LEFT:
             if outcome is not Outcome.ENGINE_BUSY:  # full, so alive, but it has proven no more

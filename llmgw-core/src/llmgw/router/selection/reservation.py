@@ -1,0 +1,112 @@
+"""A slot that has been taken, and how its request ended."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+from llmgw.domain.endpoints import Endpoint
+from llmgw.router.selection.lines import Choice
+from llmgw.router.selection.state import EndpointState
+
+
+class Outcome(StrEnum):
+    """How a request on an endpoint ended."""
+
+    OK = "ok"
+    CLIENT_LEFT = "client_left"
+    CLIENT_ERROR = "client_error"  #: the engine refused it with a 4xx: no fault of the engine
+    ENGINE_BUSY = "engine_busy"  #: 429 or 503 of the engine: full, not broken
+    ENGINE_ERROR = "engine_error"  #: 500, 502, 504 or an answer that is no HTTP
+    CONNECT_FAILED = "connect_failed"
+    RESET = "reset"
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    IDLE_TIMEOUT = "idle_timeout"
+
+
+FAILURES = frozenset(
+    {
+        Outcome.ENGINE_ERROR,
+        Outcome.CONNECT_FAILED,
+        Outcome.RESET,
+        Outcome.FIRST_BYTE_TIMEOUT,
+        Outcome.IDLE_TIMEOUT,
+    }
+)
+"""What is the fault of an engine. A client's mistake is not, nor is an engine that is full."""
+
+
+class Learner(Protocol):
+    """The selector, as a reservation needs it."""
+
+    def restore(self, state: EndpointState) -> None:
+        """An ejected endpoint has proven itself."""
+        ...
+
+    def ended(self, reservation: Reservation, outcome: Outcome) -> None:
+        """The slot is free again."""
+        ...
+
+
+class Reservation:
+    """A slot of one endpoint, held from the choice until `release`."""
+
+    __slots__ = (
+        "_choice",
+        "_learner",
+        "_tokens",
+        "_usable",
+        "is_trial",
+        "load_before",
+        "state",
+    )
+
+    def __init__(
+        self,
+        learner: Learner,
+        state: EndpointState,
+        choice: Choice,
+        usable: int,
+        tokens: int,
+        is_trial: bool,
+    ) -> None:
+        self.state = state
+        self.load_before = state.in_flight  #: requests in flight when it was chosen
+        self._learner: Learner | None = learner
+        self._choice = choice
+        self._usable = usable
+        self._tokens = tokens
+        self.is_trial = is_trial  #: it decides whether an ejected endpoint is used again
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.state.endpoint
+
+    @property
+    def because(self) -> str:
+        """Why this endpoint, for people: `least_outstanding: 2 in flight, 3 of 4 usable, …`."""
+        endpoint = self.state.endpoint
+        text = (
+            f"{self._choice.profile.name}: {self.load_before} in flight, "
+            f"{self._usable} of {self._choice.size} usable, "
+            f"pool {endpoint.pool}, priority {endpoint.priority}"
+        )
+        return f"{text}, trial after an ejection" if self.is_trial else text
+
+    def first_byte(self) -> None:
+        """The engine has begun to answer: its prompt is computed."""
+        if self._learner is not None:
+            self.state.prompt_done(self._tokens)
+            self._tokens = 0
+            if self.is_trial:
+                # A stream may go on for minutes; its first byte already proves the engine.
+                self.is_trial = False
+                self._learner.restore(self.state)
+
+    def release(self, outcome: Outcome) -> None:
+        """Give the slot back and say how it went. Further calls do nothing."""
+        learner, self._learner = self._learner, None
+        if learner is not None:
+            self.state.in_flight -= 1
+            self.state.prompt_done(self._tokens)
+            learner.ended(self, outcome)
