@@ -1,4 +1,8 @@
-"""What one key may do, and its counters. One object per key for as long as the key exists."""
+"""What one key may do, and its counters. One object per key for as long as the key exists.
+
+Rates and concurrent requests are counted by each router on its own: with N routers or workers
+a key may use up to N times as much. Token budgets are summed by the store over all of them.
+"""
 
 from __future__ import annotations
 
