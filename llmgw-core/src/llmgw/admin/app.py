@@ -12,21 +12,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llmgw.admin.api import all_operations
+from llmgw.admin.audit import record_change
 from llmgw.admin.auth import Authenticator
 from llmgw.admin.guard import BrowserGuard
 from llmgw.admin.openapi import openapi_operation
 from llmgw.admin.operations import Changed, Operation, read_call
+from llmgw.admin.pages.routes import page_routes
 from llmgw.admin.parts import AdminParts
 from llmgw.admin.replies import error_response, json_response
 from llmgw.adminapi.reply import PREFIX, Reply
-from llmgw.errors import LlmgwError, RequestError, StoreUnavailable
-from llmgw.logs import get_logger
-
-log = get_logger(__name__)
+from llmgw.errors import LlmgwError, RequestError
 
 
 def build_admin(parts: AdminParts) -> Starlette:
-    """Return the admin application: `/admin/v1`, `/metrics`, `/healthz`, `/readyz`.
+    """Return the admin application: `/admin/v1`, the page at `/admin`, metrics and health.
 
     It may be served by several listeners at once; authentication is the same on each.
     """
@@ -36,6 +35,7 @@ def build_admin(parts: AdminParts) -> Starlette:
         _route(operation, parts, authenticator)
         for operation in (*operations, openapi_operation(operations))
     ]
+    routes += page_routes(parts, authenticator)
     return Starlette(
         routes=routes,
         middleware=[Middleware(BrowserGuard, allowed_hosts=parts.allowed_hosts)],
@@ -69,34 +69,13 @@ def _endpoint(
         if operation.changes != isinstance(answer, Changed):
             raise TypeError(f"{operation.method} {operation.path} does not do what it declares")
         if isinstance(answer, Changed):
-            await _audit(parts, call.caller.name, answer)
+            await record_change(parts, call.caller.name, answer)
             return json_response(
                 answer.reply.model_dump_json(), answer.status, dict(answer.headers)
             )
         return json_response(answer.model_dump_json()) if isinstance(answer, Reply) else answer
 
     return endpoint
-
-
-async def _audit(parts: AdminParts, who: str, change: Changed) -> None:
-    log.info("operator changed something", who=who, kind=change.kind, subject=change.subject)
-    store = parts.store
-    if store is None:
-        return
-    try:
-        await store.run(
-            lambda: store.events.add(
-                change.kind,
-                change.subject,
-                change.message,
-                who=who,
-                before=change.before,
-                after=change.after,
-            )
-        )
-    except StoreUnavailable as error:
-        # What was asked has been done; saying that it failed would have it done twice.
-        log.error("audit event not stored", kind=change.kind, reason=str(error))
 
 
 async def _no_such_route(_request: HttpRequest, error: Exception) -> Response:

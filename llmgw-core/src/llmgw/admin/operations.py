@@ -57,10 +57,12 @@ class Call:
     request: HttpRequest
     query: BaseModel
     body: BaseModel | None
+    path_values: Mapping[str, str] | None = None  #: in place of the request's own path
 
     def path(self, name: str) -> str:
         """Return a part of the path, decoded."""
-        return str(self.request.path_params[name])
+        values = self.request.path_params if self.path_values is None else self.path_values
+        return str(values[name])
 
     def query_as(self, kind: type[T]) -> T:
         """Return the query; its type is the one that the operation declares."""
@@ -142,7 +144,7 @@ def _query(kind: type[Request], request: HttpRequest) -> Request:
         if name in values:
             raise ConfigError("query", [Problem(path=name, message="is given more than once")])
         values[name] = value
-    return _validated(kind, values, "query")
+    return validated(kind, values, "query")
 
 
 async def _body(kind: type[Request], request: HttpRequest) -> Request:
@@ -157,7 +159,7 @@ async def _body(kind: type[Request], request: HttpRequest) -> Request:
         value = json.loads(await read_body(request))
     except (ValueError, RecursionError):
         raise ConfigError("body", [Problem(path="", message="is not JSON")]) from None
-    return _validated(kind, value, "body")
+    return validated(kind, value, "body")
 
 
 async def read_body(request: HttpRequest) -> bytes:
@@ -175,7 +177,8 @@ async def read_body(request: HttpRequest) -> bytes:
     return b"".join(chunks)
 
 
-def _validated(kind: type[Request], value: Any, source: str) -> Request:
+def validated(kind: type[Request], value: Any, source: str) -> Request:
+    """Read what was sent. Raises ConfigError with every problem, paths relative to `source`."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:

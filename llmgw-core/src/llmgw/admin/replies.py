@@ -41,6 +41,11 @@ def error_response(error: LlmgwError) -> Response:
     return json_response(ErrorReply(error=detail).model_dump_json(), status, headers)
 
 
+def status_of(error: LlmgwError) -> int:
+    """Return the HTTP status that an error has."""
+    return _meaning(error)[0]
+
+
 def json_response(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(text, status, headers=headers, media_type="application/json")
 

@@ -128,6 +128,13 @@ async def logs(call: Call) -> Response:
     return StreamingResponse(body(), media_type="text/plain; charset=utf-8")
 
 
+async def read_lines(call: Call) -> list[str]:
+    """Return the last lines of a log of a node, without following it."""
+    id_, query = find_node(call).record.id, call.query_as(LogQuery)
+    lines = _log_reader(call).read_log(id_, source=query.source, lines=query.lines, follow=False)
+    return [line.rstrip("\n") async for line in lines]
+
+
 async def server_log(call: Call) -> Response:
     lines = list(call.parts.server_log)[-call.query_as(LogQuery).lines :]
     return Response(b"".join(map(_line, lines)), media_type="text/plain; charset=utf-8")

@@ -1,0 +1,76 @@
+"""What the page's forms do: each is one operation of the API, with a body made of the form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmgw.admin.api import access, work
+from llmgw.admin.operations import Operation
+
+Form = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One form."""
+
+    path: str  #: below `/admin`
+    operation: Operation
+    body: Callable[[Form], dict[str, Any] | None]
+    back: str  #: page that is shown afterwards, with the path's own parts filled in
+
+
+def _find(operations: tuple[Operation, ...], method: str, path: str) -> Operation:
+    return next(item for item in operations if (item.method, item.path) == (method, path))
+
+
+def _reason(form: Form) -> dict[str, Any]:
+    return {"reason": form.get("reason", "")}
+
+
+def _nothing(_: Form) -> None:
+    return None
+
+
+def _key(form: Form) -> dict[str, Any]:
+    models = [name.strip() for name in form.get("models", "").split(",") if name.strip()]
+    per_minute = form.get("requests_per_minute", "")
+    limits = {"requests_per_minute": int(per_minute)} if per_minute.isdecimal() else {}
+    return {"name": form.get("name", ""), "models": models or None, "limits": limits}
+
+
+_NODE = "/nodes/{node}"
+ACTIONS = (
+    Action(
+        path=_NODE + "/cordon",
+        operation=_find(work.OPERATIONS, "POST", _NODE + "/cordon"),
+        body=_reason,
+        back=_NODE,
+    ),
+    Action(
+        path=_NODE + "/uncordon",
+        operation=_find(work.OPERATIONS, "POST", _NODE + "/uncordon"),
+        body=_nothing,
+        back=_NODE,
+    ),
+    Action(
+        path=_NODE + "/drain",
+        operation=_find(work.OPERATIONS, "POST", _NODE + "/drain"),
+        body=_reason,
+        back=_NODE,
+    ),
+    Action(
+        path="/keys",
+        operation=_find(access.OPERATIONS, "POST", "/keys"),
+        body=_key,
+        back="/keys",
+    ),
+    Action(
+        path="/keys/{id}/revoke",
+        operation=_find(access.OPERATIONS, "DELETE", "/keys/{id}"),
+        body=_nothing,
+        back="/keys",
+    ),
+)

@@ -1,0 +1,222 @@
+"""The page's routes: sign-in, pages, forms, and the files that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qsl, quote
+
+import jinja2
+from starlette.requests import Request as HttpRequest
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from llmgw.admin.audit import record_change
+from llmgw.admin.auth import Authenticator, Caller
+from llmgw.admin.operations import Call, Changed, NoQuery, read_body, validated
+from llmgw.admin.pages import texts
+from llmgw.admin.pages.actions import ACTIONS, Action
+from llmgw.admin.pages.sessions import COOKIE, LIFETIME_S, Sessions
+from llmgw.admin.pages.views import VIEWS, View
+from llmgw.admin.parts import AdminParts
+from llmgw.admin.replies import status_of
+from llmgw.domain.secret import Secret
+from llmgw.errors import LlmgwError, RequestError
+from llmgw.store.tokens import Role
+
+ROOT = "/admin"
+_HERE = Path(__file__).parent.parent
+_STATIC = {
+    "app.css": "text/css",
+    "htmx.min.js": "text/javascript",
+    "NOTICE.txt": "text/plain",
+}
+
+Endpoint = Callable[[HttpRequest], Awaitable[Response]]
+
+
+def page_routes(parts: AdminParts, authenticator: Authenticator) -> list[Route]:
+    """Return all routes of the page, below `/admin`."""
+    site = _Site(parts, authenticator)
+    routes = [
+        Route("/", _to_overview),
+        Route(f"{ROOT}/", site.page(VIEWS[0])),
+        Route(f"{ROOT}/sign-in", site.sign_in, methods=["GET", "POST"]),
+        Route(f"{ROOT}/sign-out", site.sign_out, methods=["POST"]),
+        Route(f"{ROOT}/static/{{name}}", _static),
+    ]
+    routes += [Route(ROOT + view.path, site.page(view), methods=["GET"]) for view in VIEWS]
+    routes += [Route(ROOT + item.path, site.form(item), methods=["POST"]) for item in ACTIONS]
+    return routes
+
+
+class _Site:
+    """What all pages share."""
+
+    def __init__(self, parts: AdminParts, authenticator: Authenticator) -> None:
+        self._parts = parts
+        self._authenticator = authenticator
+        self._sessions = Sessions()
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "age": texts.age,
+            "moment": texts.moment,
+            "mib": texts.mib,
+            "blank": texts.blank,
+            "number": texts.number,
+        }
+
+    def page(self, view: View) -> Endpoint:
+        """Return what answers for a view."""
+
+        async def show(request: HttpRequest) -> Response:
+            caller = await self._caller(request)
+            if caller is None:
+                wanted = quote(request.url.path)
+                return RedirectResponse(f"{ROOT}/sign-in?next={wanted}", 303)
+            try:
+                call = self._call(request, caller, view.role)
+                shown = await view.load(call)
+            except LlmgwError as error:
+                return self._problem(error, caller)
+            return self._render(view.template, caller, title=view.title, **shown)
+
+        return show
+
+    def form(self, action: Action) -> Endpoint:
+        """Return what answers for a form: the API's own operation, then a page."""
+
+        async def act(request: HttpRequest) -> Response:
+            caller = await self._caller(request)
+            if caller is None:
+                return RedirectResponse(f"{ROOT}/sign-in", 303)
+            operation = action.operation
+            try:
+                if request.headers.get("origin") is None:
+                    raise RequestError("the form was not sent by a page of this server", status=403)
+                call = self._call(request, caller, operation.role or Role.ADMIN)
+                if operation.body is not None:
+                    body = validated(operation.body, action.body(await _form(request)), "form")
+                    call = replace(call, body=body)
+                answer = await operation.handler(call)
+            except LlmgwError as error:
+                return self._problem(error, caller)
+            if isinstance(answer, Changed):
+                await record_change(self._parts, caller.name, answer)
+                if (secret := getattr(answer.reply, "secret", None)) is not None:
+                    return self._render("secret", caller, title="A new key", secret=secret)
+            parts = {name: quote(str(value)) for name, value in request.path_params.items()}
+            return RedirectResponse(ROOT + action.back.format_map(parts), 303)
+
+        return act
+
+    async def sign_in(self, request: HttpRequest) -> Response:
+        """Ask for a token; begin a session for a good one."""
+        wanted = _own_path(request.query_params.get("next"))
+        if request.method in ("GET", "HEAD"):
+            return self._render("sign_in", None, title="Sign in", next=wanted, problem="")
+        form = await _form(request)
+        token, wanted = form.get("token", "").strip(), _own_path(form.get("next"))
+        address = request.client.host if request.client else ""
+        try:
+            await self._authenticator.caller(f"Bearer {token}", address=address)
+        except RequestError as error:
+            problem = "The token is not valid." if error.status == 401 else str(error)
+            return self._render(
+                "sign_in", None, status=error.status, title="Sign in", next=wanted, problem=problem
+            )
+        now = self._parts.clock.monotonic()
+        response = RedirectResponse(wanted, 303)
+        response.set_cookie(
+            COOKIE,
+            self._sessions.open(Secret(token), now),
+            max_age=int(LIFETIME_S),
+            path=ROOT,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    async def sign_out(self, request: HttpRequest) -> Response:
+        """End the session."""
+        self._sessions.close(request.cookies.get(COOKIE, ""))
+        response = RedirectResponse(f"{ROOT}/sign-in", 303)
+        response.delete_cookie(COOKIE, path=ROOT)
+        return response
+
+    async def _caller(self, request: HttpRequest) -> Caller | None:
+        ident = request.cookies.get(COOKIE, "")
+        token = self._sessions.token(ident, self._parts.clock.monotonic())
+        # The token again, not what it was worth then: it may have been revoked since.
+        return None if token is None else await self._authenticator.find(token.reveal())
+
+    def _call(self, request: HttpRequest, caller: Caller, role: Role) -> Call:
+        if not caller.may(role):
+            raise RequestError(
+                f"this needs the role {role.value}; your token has {caller.role.value}", status=403
+            )
+        return Call(
+            parts=self._parts,
+            caller=caller,
+            authenticator=self._authenticator,
+            request=request,
+            query=NoQuery(),
+            body=None,
+        )
+
+    def _problem(self, error: LlmgwError, caller: Caller) -> Response:
+        return self._render(
+            "problem",
+            caller,
+            status=status_of(error),
+            title="That did not work",
+            problem=str(error),
+        )
+
+    def _render(
+        self, template: str, caller: Caller | None, *, status: int = 200, **shown: object
+    ) -> Response:
+        html = self._templates.get_template(f"{template}.html").render(
+            menu=[view for view in VIEWS if view.in_menu],
+            caller=caller,
+            may_operate=caller is not None and caller.may(Role.OPERATOR),
+            may_own=caller is not None and caller.may(Role.ADMIN),
+            now=self._parts.clock.wall(),
+            server=self._parts.server,
+            **shown,
+        )
+        return HTMLResponse(html, status)
+
+
+async def _to_overview(_request: HttpRequest) -> Response:
+    return RedirectResponse(ROOT, 303)
+
+
+async def _static(request: HttpRequest) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        return Response(status_code=404)
+    return FileResponse(
+        _HERE / "static" / name,
+        media_type=_STATIC[name],
+        headers={"cache-control": "max-age=3600"},
+    )
+
+
+async def _form(request: HttpRequest) -> dict[str, str]:
+    body = await read_body(request)
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _own_path(path: str | None) -> str:
+    """Return where to go after signing in: a page of ours, whatever was asked for."""
+    is_ours = path is not None and (path == ROOT or path.startswith(f"{ROOT}/"))
+    return path if path is not None and is_ours and "\\" not in path else ROOT
