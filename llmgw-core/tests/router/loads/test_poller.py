@@ -46,7 +46,8 @@ class Adapter:
 
 
 class Engines(httpx.AsyncBaseTransport):
-    """Every engine at once, by host: a health status (None: nobody listens) and a page."""
+    """Every engine at once, by host: its page and its health, which is a status, None for
+    nobody listens, 0 for silence, -1 for no way there."""
 
     def __init__(self) -> None:
         self.health: dict[str, int | None] = {}
@@ -60,6 +61,8 @@ class Engines(httpx.AsyncBaseTransport):
             status = self.health.get(host, 200)
             if status is None:
                 raise httpx.ConnectError("refused") from ConnectionRefusedError()
+            if status == -1:
+                raise httpx.ConnectTimeout("no way there")
             if status == 0:
                 raise httpx.ReadTimeout("timed out")
             return httpx.Response(status)
@@ -163,6 +166,15 @@ async def test_a_suspect_is_looked_at_at_once_and_a_refusal_is_believed() -> Non
         fleet.engines.health["a"] = 200
         await fleet.wait(2.5)
         assert fleet.state("a").condition is Condition.SLOW_START
+
+
+async def test_a_partition_is_noticed_within_ten_seconds() -> None:
+    async with watched("a", "b") as fleet:
+        await fleet.wait(1)
+        fleet.engines.health["a"] = -1
+        await fleet.wait(8)
+        assert fleet.state("a").condition is Condition.UNHEALTHY
+        assert fleet.state("b").condition is Condition.HEALTHY
 
 
 async def test_a_suspect_that_is_only_slow_keeps_the_benefit_of_the_doubt() -> None:

@@ -23,8 +23,10 @@ log = get_logger(__name__)
 
 _LOOK_S = 0.5
 """How often new endpoints are looked for and what is due in the selector is done."""
-_GONE_S = 1.0
-"""How often an address that refuses connections is tried: that costs next to nothing."""
+_CONNECT_S = 2.0
+_AWAY_S = 1.0
+"""How often an address that takes no connections is tried: that costs next to nothing, requests
+may be waiting for it, and three tries must fit into the ten seconds that a partition may cost."""
 _PAGE_BYTES = 2 * 1024 * 1024
 """An engine's page has about 100 KB; what is larger than this is not one."""
 _PAGE_LIMIT_S = 5.0
@@ -52,12 +54,13 @@ def polling_client() -> httpx.AsyncClient:
 class _Watch:
     """What is remembered between two looks at one endpoint."""
 
-    __slots__ = ("answers", "is_checking", "knows_load", "progress", "state")
+    __slots__ = ("answers", "is_away", "is_checking", "knows_load", "progress", "state")
 
     def __init__(self, state: EndpointState, settings: HealthChecks) -> None:
         self.state = state
         self.answers = Answers(bad=settings.bad, good=settings.good)
         self.progress = Progress()
+        self.is_away = False  #: the last check got no connection
         self.is_checking = False
         self.knows_load: bool | None = None  #: None: no page has been asked for yet
 
@@ -137,8 +140,8 @@ class LoadPoller:
     async def _check_health_often(self, client: httpx.AsyncClient, watch: _Watch) -> None:
         while self._is_current(watch):
             await self._check_health(client, watch)
-            # Requests may be waiting for an engine that is being restarted.
-            interval_s = _GONE_S if watch.answers.is_gone else self._settings.interval
+            is_away = watch.is_away or watch.answers.is_gone
+            interval_s = _AWAY_S if is_away else self._settings.interval
             await self._clock.sleep(self._stretched(interval_s))
 
     async def _check_health(self, client: httpx.AsyncClient, watch: _Watch) -> None:
@@ -151,12 +154,14 @@ class LoadPoller:
             reply = await client.get(
                 endpoint.url + endpoint.health_path,
                 headers=_headers(endpoint),
-                timeout=self._settings.timeout,
+                timeout=httpx.Timeout(self._settings.timeout, connect=_CONNECT_S),
             )
+            watch.is_away = False
             problem = None if reply.is_success else f"status {reply.status_code}"
             is_answering = watch.answers.take(reply.is_success)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             problem = str(error) or type(error).__name__
+            watch.is_away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             refused = _is_refused(error)
             is_answering = watch.answers.refused() if refused else watch.answers.take(False)
         finally:
