@@ -24,7 +24,7 @@ from llmgw.router.usage import UsageLedger
 from llmgw.server.listeners import address_of, bound, shared
 from llmgw.server.router_admin import router_admin
 from llmgw.server.serving import HttpListener
-from llmgw.server.standalone import TABLE_FILE, RouterServing, drain_limit_s
+from llmgw.server.standalone import TABLE_FILE, RouterServing, drain_limit_s, wait_reported
 from llmgw.server.statedir import admin_token, prepare
 from llmgw.server.tls import certificate_of
 from llmgw.server.workers import Workers, worker_flags
@@ -155,5 +155,6 @@ class RelayedRouter:
                     await self._stopping.wait()
                     workers.stop()
                     admin.stop()
+                await wait_reported(relay.ledger, client, self._clock)
                 base.cancel_scope.cancel()
         log.info("stopped")

@@ -23,6 +23,7 @@ from llmgw.logs import get_logger
 from llmgw.router.app import Router
 from llmgw.router.feed import FeedClient, LastTable
 from llmgw.router.front import Connection, Front
+from llmgw.router.usage import UsageLedger
 from llmgw.server.listeners import address_of, bound
 from llmgw.server.router_admin import router_admin
 from llmgw.server.serving import HttpListener
@@ -36,6 +37,7 @@ DRAIN_LIMIT_S = 300.0
 _ADMIN_DRAIN_S = 1.0
 _NOTICE_S = 5.0
 _FIRST_TABLE_S = 3.0
+_LAST_REPORT_S = 3.0
 TABLE_FILE = "table.json"
 
 
@@ -154,6 +156,7 @@ class StandaloneRouter:
                         await self._clock.sleep(_NOTICE_S)
                     api_listener.stop()
                     admin_listener.stop()
+                await wait_reported(router.ledger, feed, self._clock)
                 base.cancel_scope.cancel()
         log.info("stopped")
 
@@ -165,6 +168,13 @@ class StandaloneRouter:
         until = self._clock.monotonic() + _FIRST_TABLE_S
         while feed.is_stale and not router.table.routes and self._clock.monotonic() < until:
             await self._clock.sleep(0.02)
+
+
+async def wait_reported(ledger: UsageLedger, feed: FeedClient, clock: Clock) -> None:
+    """Let a server take what the last requests have used; not for long, it may be away."""
+    until = clock.monotonic() + _LAST_REPORT_S
+    while len(ledger) and not feed.is_stale and clock.monotonic() < until:
+        await clock.sleep(0.05)
 
 
 def keys_are_open(settings: ServerSettings) -> bool:
