@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llmgw.control.decide.snapshot import WeightFacts
 from llmgw.domain.commands import DrainShard, StartShard, StopShard
 from llmgw.domain.endpoints import ModelState
 from llmgw.domain.ids import NodeId, ShardId
@@ -264,3 +265,27 @@ async def test_an_order_of_an_old_leadership_is_refused_by_nodes(site: Any) -> N
     await site.turn(10)
     assert {item.code for item in node.rejections} == {"stale_epoch"}
     assert node.starts == []
+
+
+async def test_what_a_replica_really_takes_is_learnt_for_the_next_start(site: Any) -> None:
+    model = values.model("m", values.profile(devices=1))
+    node = values.inventory("n1", devices=1)
+    await site.serve([model], node)
+    used = values.device("n1", 0, memory_used_mib=61000)
+    site.fleet.join(values.inventory("n1", devices=(used,)))
+    await site.turn(200, after_s=1.0)
+    assert list(site.plane.learned.values()) == [61000.0]
+    bare = values.model("m", values.profile(devices={"count": 1}))
+    site.plane.set_catalog([bare])
+    site.plane.publish_now()
+    refusal = site.plane.view.explain_model("m")
+    assert refusal.parts[0].parts[0].code == "devices_busy"  # its memory is known by now
+
+
+async def test_heads_that_cannot_be_split_are_refused_on_any_fleet(site: Any) -> None:
+    model = values.model("m", values.profile(devices=3, parallel={"tensor": 3}))
+    site.plane.know_weights("path:/models/fake", WeightFacts(attention_heads=32))
+    await site.serve([model], values.inventory("n1", devices=4))
+    refusal = site.router.status("m").refusal
+    assert refusal.parts[0].code == "tensor_indivisible"
+    assert refusal.hint == "use parallel.tensor: 2"

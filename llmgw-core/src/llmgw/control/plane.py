@@ -199,6 +199,11 @@ class ControlPlane:
         self._stores.desired.revision += 1
         self._stores.wake.ring()
 
+    @property
+    def learned(self) -> Mapping[str, float]:
+        """What replicas were seen to take, by `fit.learned_key`, for the next server to know."""
+        return dict(self._stores.learned)
+
     def publish_now(self) -> None:
         """Publish without waiting for the timer, if anything changed."""
         self._publisher.publish_now()

@@ -153,16 +153,18 @@ class FleetView:
             wake_s=self._stores.wake.wake_s,
             created=self._stores.desired.catalog.created,
         )
+        replicas: dict[ModelName, list[Replica]] = {}
+        for record in snapshot.replicas:
+            replicas.setdefault(record.replica.model, []).append(record.replica)
+        serving: dict[ModelName, list[Endpoint]] = {}
+        for item in endpoints:
+            serving.setdefault(item.models[0], []).append(item)
         return tuple(
             ModelView(
                 model=model,
                 status=status,
-                replicas=tuple(
-                    record.replica
-                    for record in snapshot.replicas
-                    if record.replica.model == model.name
-                ),
-                endpoints=tuple(item for item in endpoints if item.models[0] == model.name),
+                replicas=tuple(replicas.get(model.name, ())),
+                endpoints=tuple(serving.get(model.name, ())),
             )
             for model, status in zip(snapshot.models, statuses, strict=True)
         )

@@ -19,6 +19,9 @@ OVERHEAD_UNKNOWN_MIB = 4096.0
 #: Names under which engines take the longest context.
 CONTEXT_OPTIONS = ("max_model_len", "context_length", "ctx_size", "n_ctx")
 
+#: Names under which they take the type of the cache.
+CACHE_TYPE_OPTIONS = ("kv_cache_dtype", "cache_type_k")
+
 
 class DemandSource(StrEnum):
     """Where a figure comes from, the most trusted first."""
@@ -80,7 +83,7 @@ def demand(
         return None
     split = profile.parallel.tensor * profile.parallel.pipeline
     weights_mib = facts.weights_mib / split
-    cache_mib = kv_cache_mib(facts, context) / split
+    cache_mib = kv_cache_mib(facts, context, token_share=cache_share(profile)) / split
     overhead_mib = OVERHEAD_MIB.get(profile.engine, OVERHEAD_UNKNOWN_MIB)
     return Demand(
         memory_mib=weights_mib + cache_mib + overhead_mib,
@@ -101,7 +104,20 @@ def context_tokens(profile: Profile, facts: WeightFacts) -> int | None:
     return facts.max_context
 
 
-def kv_cache_mib(facts: WeightFacts, context: int) -> float:
-    """Return the cache of one sequence of this many tokens."""
-    tokens = context if facts.sliding_window is None else min(context, facts.sliding_window)
-    return (tokens * (facts.kv_bytes_per_token or 0.0) + facts.kv_bytes_per_sequence) / 2**20
+def kv_cache_mib(facts: WeightFacts, context: int, *, token_share: float = 1.0) -> float:
+    """Return the cache of one sequence of this many tokens, all devices together.
+
+    token_share: size of a cached token next to the one that the weights' own type would have.
+    """
+    windowed = context if facts.sliding_window is None else min(context, facts.sliding_window)
+    size = context * (facts.kv_bytes_per_token or 0.0) + windowed * facts.windowed_bytes_per_token
+    return size * token_share / 2**20
+
+
+def cache_share(profile: Profile) -> float:
+    """Return how much smaller than 16 bit the engine was told to keep its cache."""
+    for name in CACHE_TYPE_OPTIONS:
+        value = str(profile.options.get(name, ""))
+        if value.startswith(("fp8", "q8")):
+            return 0.53125 if value.startswith("q8") else 0.5  # q8_0: 34 bytes for 32 values
+    return 1.0

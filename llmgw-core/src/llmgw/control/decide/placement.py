@@ -65,6 +65,8 @@ class Placer:
 
     def place(self, need: Need, replica: ReplicaId) -> Placement | Refusal:
         """Book and return the best place for one replica of a profile, or why there is none."""
+        if (never := impossible(need)) is not None:
+            return never
         candidates = self._candidates(need)
         if not candidates:
             return self.explain(need, spelt_out=SPELT_OUT)
@@ -111,6 +113,8 @@ class Placer:
         spelt_out: nodes named per code; None names all. A node that could take one shard of a
         gang has no part.
         """
+        if (never := impossible(need)) is not None:
+            return never
         reasons: dict[str, list[Refusal]] = {}
         willing = 0
         for account in self.accounts.nodes.values():
@@ -267,6 +271,24 @@ class Placer:
             fabric=account.inventory.fabric,
             labels=account.inventory.labels,
         )
+
+
+def impossible(need: Need) -> Refusal | None:
+    """Return why the profile could run nowhere, whatever the fleet; None if it could."""
+    heads = need.facts.attention_heads if need.facts else None
+    tensor = need.profile.parallel.tensor
+    if heads is None or heads % tensor == 0:
+        return None
+    fitting = max(size for size in range(1, tensor) if heads % size == 0)
+    return refusal(
+        need,
+        None,
+        Code.TENSOR_INDIVISIBLE,
+        f"{heads} attention heads cannot be split over {tensor} devices",
+        wants=f"a divisor of {heads}",
+        have=str(tensor),
+        hint=f"use parallel.tensor: {fitting}",
+    )
 
 
 def _fabrics(inventory: NodeInventory, need: Need) -> Iterator[tuple[str, str]]:

@@ -133,9 +133,9 @@ class WeightFacts:
     """What file headers and the model's own configuration say. None: not known, never 0."""
 
     weights_mib: float | None = None  #: tensors by dtype, all shards together
-    kv_bytes_per_token: float | None = None
-    kv_bytes_per_sequence: float = 0.0  #: state that does not grow with the context
-    sliding_window: int | None = None  #: tokens that windowed layers keep, if all layers do
+    kv_bytes_per_token: float | None = None  #: of layers that keep all tokens
+    windowed_bytes_per_token: float = 0.0  #: of layers that keep the last `sliding_window`
+    sliding_window: int | None = None  #: tokens
     attention_heads: int | None = None
     max_context: int | None = None
     disk_mib: float | None = None

@@ -11,6 +11,7 @@ from anyio.abc import TaskStatus
 from llmgw.clock import Clock
 from llmgw.contracts.dispatch import Dispatcher
 from llmgw.contracts.placement import PlacementPolicy
+from llmgw.control.decide.learning import measured_memory
 from llmgw.control.decide.reconcile import Decision, reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot
 from llmgw.control.loops.carrying import Carrier
@@ -27,6 +28,8 @@ log = get_logger(__name__)
 OFF_LOOP_ABOVE = 200
 #: A storm of reports (a whole fleet reconnects) is answered by one pass, not by one each.
 QUIET_S = 0.02
+
+LEARN_EVERY_S = 60.0
 
 
 class EventLog(Protocol):
@@ -58,6 +61,7 @@ class Reconciler:
         self._interval_s = interval_s
         self._carrier = Carrier(stores)
         self._refused: dict[str, Refusal] = {}
+        self._learn_at = 0.0
         self.last_plan = Plan()
         self.passes = 0
         self.last_pass_s = 0.0
@@ -80,6 +84,7 @@ class Reconciler:
         decision = await self._decide(snapshot)
         self.last_pass_s = self._clock.monotonic() - began
         self.passes += 1
+        self._learn(snapshot)
         if snapshot.leading and snapshot.settled:
             await self._carry_out(snapshot, decision)
         waits = [
@@ -89,6 +94,12 @@ class Reconciler:
             self._observer.settles_in_s,
         ]
         return max(QUIET_S, min(wait for wait in waits if wait is not None))
+
+    def _learn(self, snapshot: ClusterSnapshot) -> None:
+        """Correct the estimate of the next start by what runs now, once in a while."""
+        if snapshot.now >= self._learn_at:
+            self._learn_at = snapshot.now + LEARN_EVERY_S
+            self._stores.learned.update(measured_memory(snapshot))
 
     async def _decide(self, snapshot: ClusterSnapshot) -> Decision:
         size = len(snapshot.nodes) + len(snapshot.replicas)
