@@ -87,3 +87,10 @@ class Stub:
             request_serializer=pb.CertificateRequest.SerializeToString,
             response_deserializer=pb.CertificateGrant.FromString,
         )
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str:
+    """Return why a call failed, without the list of addresses that gRPC puts before it."""
+    details = (error.details() or "").rpartition("last error: ")[2]
+    code: str = error.code().name.lower()
+    return f"{code}: {details}" if details else code

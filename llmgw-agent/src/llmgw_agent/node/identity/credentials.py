@@ -23,7 +23,7 @@ from llmgw_agent.node.identity.tokens import TokenSource
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.addresses import ServerAddress, TcpAddress
 from llmgw_agent.wire.dialling import secure_channel
-from llmgw_agent.wire.service import Stub
+from llmgw_agent.wire.service import Stub, reason_of
 
 log = get_logger(__name__)
 
@@ -181,8 +181,8 @@ class NodeCredentials:
                 # The server was there a moment ago and TLS gives no reason: it trusts only the
                 # authorities of tokens that are still good.
                 raise TransientError(
-                    f"{server} broke off; most likely the join token is spent, expired or "
-                    f"revoked: make a new one with `llmgw ctl join-token create` ({error})"
+                    f"{error}; most likely the join token is spent, expired or revoked: make a "
+                    "new one with `llmgw ctl join-token create`"
                 ) from None
         if self._kept.cluster_id not in (None, grant.cluster_id):
             raise PermanentError(
@@ -211,7 +211,7 @@ class NodeCredentials:
         except grpc.aio.AioRpcError as error:
             if error.code() in _REFUSALS:
                 raise PermanentError(f"{server} refuses: {error.details()}") from None
-            raise TransientError(f"{server}: {error.details() or error.code().name}") from None
+            raise TransientError(f"{server}: {reason_of(error)}") from None
 
     def _keep(self, key: ec.EllipticCurvePrivateKey, grant: pb.CertificateGrant) -> None:
         try:

@@ -37,7 +37,7 @@ from llmgw_agent.wire.frames import (
     Welcome,
 )
 from llmgw_agent.wire.lanes import Lanes, LanesFull
-from llmgw_agent.wire.service import Stub, read_message
+from llmgw_agent.wire.service import Stub, read_message, reason_of
 
 log = get_logger(__name__)
 
@@ -273,7 +273,7 @@ async def _guarded(part: Callable[[], Awaitable[Ended]]) -> Ended:
     try:
         return await part()
     except grpc.aio.AioRpcError as error:
-        return Ended(reason=_reason(error))
+        return Ended(reason=reason_of(error))
     except asyncio.InvalidStateError:
         return Ended(reason="the server ended the call")
     except LanesFull:
@@ -282,11 +282,6 @@ async def _guarded(part: Callable[[], Awaitable[Ended]]) -> Ended:
         return Ended(reason=f"not understood: {error}")
     except TransientError as error:
         return Ended(reason=str(error))
-
-
-def _reason(error: grpc.aio.AioRpcError) -> str:
-    details = (error.details() or "").rpartition("last error: ")[2]
-    return f"{error.code().name.lower()}: {details}" if details else error.code().name.lower()
 
 
 def _lasting(inventory: NodeInventory) -> NodeInventory:
