@@ -3,7 +3,7 @@
     nox -s up                 set all up and serve a small real model
     nox -s tests              everything that CI runs
     nox -s lint|types|imports|unit|e2e|docs|wheels|proto     each part by itself
-    nox -s bench|chaos|engines|clients|simulate|soak|scale|placement|browser
+    nox -s bench|chaos|engines|clients|hostile|churn|loadtest|simulate|soak|scale|placement|browser
                               slow suites, each with its own report
 
 Nothing but Python 3.11+ and pip is needed.
@@ -28,6 +28,7 @@ DISTRIBUTIONS = (
 )
 SOURCES = tuple(f"{name}/src" for name in DISTRIBUTIONS)
 TESTS = tuple(f"{name}/tests" for name in DISTRIBUTIONS)
+OPENAI_NODE = "openai@7.59.0"
 
 nox.needs_version = ">=2024.10.9"
 nox.options.sessions = ["tests"]
@@ -126,6 +127,21 @@ def proto(session: nox.Session) -> None:
         session.run("python", "llmgw-agent/tests/wire/generate.py")
 
 
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Real clients (OpenAI, Anthropic, LangChain, `llm`, Node.js) against a real engine."""
+    install(session, tools="clients")
+    packages = session.create_tmp()
+    if shutil.which("npm"):
+        session.run("npm", "install", "--silent", "--prefix", packages, OPENAI_NODE, external=True)
+    _slow(session, "clients", env={"NODE_PATH": f"{packages}/node_modules"})
+
+
+def _slow(session: nox.Session, suite: str, *, env: dict[str, str] | None = None) -> None:
+    folder = f"llmgw-agent/tests/{suite}"
+    session.run("pytest", "-m", "slow", "--timeout=1200", folder, *session.posargs, env=env)
+
+
 def _lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -177,3 +193,6 @@ def _wheels(session: nox.Session) -> None:
         session.run(*pip, "install", "--quiet", *wheels_of, external=True)
         session.run(*pip, "check", external=True)
         session.run(str(home / "bin" / "llmgw"), "plugins", external=True, silent=True)
+        if label == "core":
+            alone = f"{CORE}/tests/packages/try_core_alone.py"
+            session.run(python, alone, external=True, silent=True)
