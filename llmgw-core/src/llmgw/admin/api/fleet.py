@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio.to_thread
 
 from llmgw.admin.operations import Call, Operation
@@ -85,12 +87,16 @@ async def replicas(call: Call) -> ReplicasReply:
 
 
 async def models(call: Call) -> ModelsReply:
+    return await read_models(call, () if call.parts.view is None else call.parts.view.models())
+
+
+async def read_models(call: Call, placed: Sequence[ModelView]) -> ModelsReply:
+    """Return the page that the query asks for, of what the view says and what is routed."""
     found = {reply.name: reply for reply in _routed(call)}
     owners = await _owners(call)
-    if call.parts.view is not None:
-        for model in call.parts.view.models():
-            reply = _placed(model, found.get(model.model.name))
-            found[reply.name] = reply.model_copy(update={"owner": owners.get(reply.name)})
+    for model in placed:
+        reply = _placed(model, found.get(model.model.name))
+        found[reply.name] = reply.model_copy(update={"owner": owners.get(reply.name)})
     shown, following = page(found.values(), lambda reply: reply.name, call.query_as(PageQuery))
     return ModelsReply(models=shown, next=following)
 

@@ -36,8 +36,14 @@ class View:
 
 
 async def overview(call: Call) -> Shown:
-    shown = {"cluster": status.read_status(call.parts), "events": (), "hours": ()}
-    shown["models"] = (await fleet.models(_asking(call, PageQuery(limit=50)))).models
+    placed = () if call.parts.view is None else call.parts.view.models()
+    models = await fleet.read_models(_asking(call, PageQuery(limit=50)), placed)
+    shown: dict[str, Any] = {
+        "cluster": await status.read_status(call.parts, placed),
+        "models": models.models,
+        "events": (),
+        "hours": (),
+    }
     if call.parts.store is not None:
         events = await history.events(_asking(call, history.EventsQuery(limit=8)))
         shown |= {"events": events.events, "hours": _hours(await _last_day(call), call)}
