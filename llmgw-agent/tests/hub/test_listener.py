@@ -6,11 +6,14 @@ import os
 import socket
 from pathlib import Path
 
+import anyio
 import grpc.aio
 import pytest
 
 from llmgw.clock import SystemClock
 from llmgw.contracts.dispatch import DispatcherContext
+from llmgw.domain.ids import NodeId, SessionId
+from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
 from llmgw.errors import ConfigError
 from llmgw.testing.trust import InMemoryTrust
 from llmgw_agent.hub.dispatcher import HubDispatcher
@@ -22,6 +25,20 @@ from llmgw_agent.wire.options import SERVER_OPTIONS
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+class Silent:
+    """A ReportSink that nobody reports to."""
+
+    def registered(self, registration: Registration) -> None: ...
+
+    def heartbeat(self, node: NodeId, beat: Heartbeat) -> None: ...
+
+    def shard_reported(self, node: NodeId, session: SessionId, report: ShardReport) -> None: ...
+
+    def rejected(self, rejection: Rejection) -> None: ...
+
+    def disconnected(self, node: NodeId, session: SessionId) -> None: ...
 
 
 def _credentials() -> grpc.ServerCredentials:
@@ -49,6 +66,18 @@ async def test_a_taken_port_is_named() -> None:
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: Address already in use"):
             listen(server, TcpAddress("127.0.0.1", port), _credentials())
         await server.stop(None)
+
+
+async def test_a_dispatcher_that_cannot_bind_ends_with_one_plain_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        context = DispatcherContext(
+            agent_listen=f"127.0.0.1:{other.getsockname()[1]}",
+            state_dir=tmp_path,
+            trust=InMemoryTrust(),
+            clock=SystemClock(),
+        )
+        with pytest.raises(ConfigError, match="Address already in use"):
+            await HubDispatcher(context).run(Silent(), task_status=anyio.TASK_STATUS_IGNORED)
 
 
 async def test_an_address_of_another_machine_is_named() -> None:
