@@ -6,7 +6,8 @@ import importlib.metadata
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -158,6 +159,7 @@ def _compose(
             homes=homes,
             weights=weights,
             devices=watch.read,
+            table=processes.RecentTable(),
             lock_folder=host_lock_folder(settings.lock_folder),
             environment=dict(os.environ),
             cgroups=delegated_cgroup(),
@@ -257,6 +259,19 @@ def run_agent(settings: AgentSettings) -> None:
 
 
 async def _run_until_signalled(settings: AgentSettings) -> None:
+    async with stop_on_signals() as stop:
+        await serve(
+            settings,
+            state_dir=state_dir_of(settings),
+            registry=load_registry(),
+            clock=SystemClock(),
+            stop=stop,
+        )
+
+
+@asynccontextmanager
+async def stop_on_signals() -> AsyncIterator[anyio.Event]:
+    """Yield an event that the first SIGTERM or SIGINT sets; the second cancels the block."""
     stop = anyio.Event()
 
     async def listen(*, task_status: TaskStatus[None]) -> None:
@@ -269,13 +284,7 @@ async def _run_until_signalled(settings: AgentSettings) -> None:
 
     async with anyio.create_task_group() as group:
         await group.start(listen)
-        await serve(
-            settings,
-            state_dir=state_dir_of(settings),
-            registry=load_registry(),
-            clock=SystemClock(),
-            stop=stop,
-        )
+        yield stop
         group.cancel_scope.cancel()
 
 

@@ -13,6 +13,7 @@ from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import NodeId, ShardId
 from llmgw.domain.nodes import Device
 from llmgw.domain.replicas import Failure
+from llmgw_agent.node.processes import RecentTable
 
 Report = Callable[[float, float | None], None]  #: (done, in all or None)
 
@@ -54,6 +55,7 @@ class Host:
     homes: EngineHomes
     weights: Weights
     devices: Callable[[], Awaitable[tuple[Device, ...]]]  #: read afresh
+    table: RecentTable  #: of processes, for looks
     lock_folder: Path  #: host-wide, one lock file per device
     environment: Mapping[str, str]  #: the agent's own
     cgroups: Path | None = None  #: a cgroup that was delegated to the agent

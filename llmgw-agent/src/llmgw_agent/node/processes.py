@@ -9,6 +9,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,6 +90,25 @@ def process_table() -> dict[int, ProcessEntry]:
     """Return every process that is not a zombie, by pid."""
     entries = (_entry(int(item), with_cookie=True) for item in os.listdir(_PROC) if item.isdigit())  # noqa: PTH208 -- 2 ms, not 9
     return {entry.process.pid: entry for entry in entries if entry is not None}
+
+
+class RecentTable:
+    """The process table, read at most once in a while for all who only look. Used by threads."""
+
+    def __init__(self, *, max_age_s: float = 2.5) -> None:
+        self._max_age_s = max_age_s
+        self._lock = threading.Lock()
+        self._read_at = 0.0
+        self._table: dict[int, ProcessEntry] = {}
+
+    def __call__(self) -> dict[int, ProcessEntry]:
+        """Return a table that may be a little old. Whoever kills or adopts reads a fresh one."""
+        with self._lock:
+            # The machine's own clock, not the agent's: the table is of real processes.
+            now = time.monotonic()
+            if now - self._read_at > self._max_age_s:
+                self._table, self._read_at = process_table(), now
+            return self._table
 
 
 def tree(
