@@ -387,11 +387,9 @@ class Exchange:
         reservation = self._reservation
         if reservation is None:
             return self._envelope.reply_headers
-        endpoint = reservation.endpoint
-        headers = b"%bx-llmgw-endpoint: %b\r\nx-llmgw-model: %b\r\nx-llmgw-attempts: %d\r\n" % (
+        headers = b"%b%bx-llmgw-attempts: %d\r\n" % (
             self._envelope.reply_headers,
-            endpoint.id.encode("ascii", "replace"),
-            self._envelope.target.name.encode("ascii", "replace"),
+            self._parts.heads.origin(reservation.endpoint.id, self._envelope.target.name),
             self._attempts,
         )
         if self._envelope.wants_reasons:

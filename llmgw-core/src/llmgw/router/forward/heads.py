@@ -28,6 +28,7 @@ class EngineHeads:
 
     def __init__(self) -> None:
         self._prefixes: dict[tuple[EndpointId, str], tuple[Endpoint, bytes]] = {}
+        self._origins: dict[tuple[EndpointId, str], bytes] = {}
 
     def request_head(self, endpoint: Endpoint, envelope: Envelope, length: int) -> bytes:
         """Return the head for one request, its blank line included."""
@@ -44,10 +45,23 @@ class EngineHeads:
             length,
         )
 
+    def origin(self, endpoint: EndpointId, model: str) -> bytes:
+        """Return the headers that say where an answer came from."""
+        lines = self._origins.get((endpoint, model))
+        if lines is None:
+            lines = b"x-llmgw-endpoint: %b\r\nx-llmgw-model: %b\r\n" % (
+                endpoint.encode("ascii", "replace"),
+                model.encode("ascii", "replace"),
+            )
+            self._origins[endpoint, model] = lines
+        return lines
+
     def keep_only(self, endpoints: frozenset[EndpointId]) -> None:
         """Forget the heads of endpoints that are gone."""
         for key in [key for key in self._prefixes if key[0] not in endpoints]:
             del self._prefixes[key]
+        for key in [key for key in self._origins if key[0] not in endpoints]:
+            del self._origins[key]
 
 
 def _prefix(endpoint: Endpoint, path: str) -> bytes:

@@ -87,6 +87,9 @@ class ColdCycle:
             path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
         server = transport.get_extra_info("sockname") if transport is not None else None
         client = transport.get_extra_info("peername") if transport is not None else None
+        headers = list(request.headers)
+        if request.length is not None:
+            headers.append((b"content-length", b"%d" % request.length))
         secure = transport is not None and transport.get_extra_info("sslcontext") is not None
         return {
             "type": "http",
@@ -98,7 +101,7 @@ class ColdCycle:
             "raw_path": path,
             "query_string": request.query,
             "root_path": "",
-            "headers": request.headers,
+            "headers": headers,
             "client": tuple(client[:2]) if isinstance(client, tuple) else None,
             "server": tuple(server[:2]) if isinstance(server, tuple) else None,
             "state": self._state.copy(),

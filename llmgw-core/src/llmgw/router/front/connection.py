@@ -26,8 +26,8 @@ from llmgw.logs import get_logger
 from llmgw.router.forward import Exchange
 from llmgw.router.front.cold import ColdCycle
 from llmgw.router.front.front import Front
-from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, read_head
-from llmgw.router.ingress import Request
+from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, new_request_id, read_head
+from llmgw.router.ingress import Ingress, Request
 from llmgw.router.keys import KeyGrant
 from llmgw.router.replies import Reply, error_reply
 from llmgw.router.routes import Dialect
@@ -61,6 +61,9 @@ class Connection(asyncio.Protocol):
         "_in_body",
         "_incoming",
         "_is_admitted",
+        "_known",
+        "_known_generation",
+        "_known_grant",
         "_offered",
         "_parser",
         "_peer",
@@ -95,6 +98,9 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._incoming: Request | None = None  #: being read
         self._grant: KeyGrant | None = None  #: of the one being read
+        self._known: Request | None = None  #: whose head was read last
+        self._known_grant: KeyGrant | None = None  #: of that head
+        self._known_generation = -1
         self._offered: Request | None = None  #: offers another protocol; to be read again
         self._in_body = False
         self._head_bytes = 0
@@ -163,6 +169,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._read_without_upgrade(data[upgrade.args[0] :])
             return
+        except httptools.HttpParserCallbackError:
+            # Ours, not the client's: a bug in one of the callbacks below.
+            log.exception("reading a request failed")
+            self._refuse_later(_internal())
         except httptools.HttpParserError as error:
             if not self._deaf:
                 self._refuse_later(_malformed(error))
@@ -187,6 +197,8 @@ class Connection(asyncio.Protocol):
                 value = b"close" if b"close" in value.lower() else b"keep-alive"
             if name not in (b"upgrade", b"http2-settings"):
                 lines.append(b"%b: %b" % (name, value))
+        if offered.length is not None:
+            lines.append(b"content-length: %d" % offered.length)
         self._parser = httptools.HttpRequestParser(self)
         self.data_received(b"\r\n".join((*lines, b"", rest)))
 
@@ -258,8 +270,13 @@ class Connection(asyncio.Protocol):
         incoming = self._incoming
         if incoming is None or self._in_body:
             return  # trailers are dropped: nothing may pass as a header that was not checked
+        name = name.lower()
+        if name == b"content-length":
+            # Apart from the others, which on most connections are the same every time.
+            incoming.length = int(value)
+            return
         headers = incoming.headers
-        headers.append((name.lower(), value))
+        headers.append((name, value))
         if len(headers) > HEADER_COUNT_LIMIT + 1:
             self._refuse_later(
                 RequestError(
@@ -282,9 +299,20 @@ class Connection(asyncio.Protocol):
         incoming.is_http11 = parser.get_http_version() == "1.1"
         incoming.keep_alive = parser.should_keep_alive()
         incoming.path, _, incoming.query = incoming.target.partition(b"?")
-        refusal = read_head(incoming)
-        if refusal is None:
-            refusal = self._refusal_by_head(incoming)
+        known = self._known
+        if (
+            known is not None
+            and known.headers == incoming.headers
+            and known.is_http11 is incoming.is_http11
+        ):
+            incoming.take_head(known)
+            refusal = None
+        else:
+            refusal = read_head(incoming)
+            self._known = incoming if refusal is None else None
+            self._known_grant = None
+        incoming.request_id = incoming.given_id or new_request_id()
+        refusal = refusal or self._refusal_by_head(incoming)
         if refusal is not None:
             self._request_of_refusal(incoming)
             self._refuse_later(refusal)
@@ -304,12 +332,23 @@ class Connection(asyncio.Protocol):
         if route is not None and incoming.method == b"POST" and front.ingress is not None:
             incoming.route = route
             try:
-                self._grant = front.ingress.authorise(incoming)
+                self._grant = self._authorised(incoming, front.ingress)
             except RequestError as error:
                 return error
         if incoming.expects_continue and self._exchange is None and self.transport is not None:
             self.transport.write(_CONTINUE)
         return None
+
+    def _authorised(self, incoming: Request, ingress: Ingress) -> KeyGrant:
+        """Return the grant of the request's key; what the same head was granted is remembered
+        until keys change, for keys that do not expire."""
+        grant = self._known_grant
+        if grant is None or self._known_generation != ingress.generation:
+            grant = ingress.authorise(incoming)
+            if grant.key.expires_at is None:
+                self._known_grant = grant
+                self._known_generation = ingress.generation
+        return grant
 
     def on_message_complete(self) -> None:
         incoming, self._incoming = self._incoming, None
@@ -435,6 +474,7 @@ class Connection(asyncio.Protocol):
         self._cycle = None
         if self.transport is None or request is None:
             return
+        request.body = b""  # its head may be remembered, its body must not
         if ended and request.is_http11:
             self.transport.write(b"0\r\n\r\n")
         self._server.total_requests += 1
@@ -543,6 +583,15 @@ def _too_large(limit: int) -> RequestError:
         f"the request body is larger than {limit} bytes (router.body_limit_mib)",
         status=413,
         code="body_too_large",
+    )
+
+
+def _internal() -> RequestError:
+    return RequestError(
+        "the router failed to read the request; its log says why",
+        status=500,
+        code="internal_error",
+        kind="api_error",
     )
 
 

@@ -51,15 +51,13 @@ def read_head(request: Request) -> RequestError | None:
             request.credentials.append(value)
         elif name == b"content-type":
             request.content_type = value
-        elif name == b"content-length":
-            request.length = int(value)
         elif name == b"content-encoding":
             request.content_encoding = value.strip().lower()
         elif name == b"expect":
             request.expects_continue = value.lower() == b"100-continue"
         elif name == b"x-request-id":
             if _REQUEST_ID.fullmatch(value):
-                request.request_id = value
+                request.given_id = value
         elif name == b"origin":
             request.origin = value
         elif name.startswith(b"x-llmgw-"):
@@ -68,9 +66,11 @@ def read_head(request: Request) -> RequestError | None:
         return RequestError("exactly one Host header is needed", code="invalid_host")
     if size > HEAD_LIMIT:
         return _too_large(f"more than {HEAD_LIMIT} bytes")
-    if not request.request_id:
-        request.request_id = b"%024x" % _draw(96)
     return None
+
+
+def new_request_id() -> bytes:
+    return b"%024x" % _draw(96)
 
 
 def _read_own(request: Request, name: bytes, value: bytes) -> None:

@@ -52,6 +52,11 @@ class Ingress:
             raise grant
         return grant
 
+    @property
+    def generation(self) -> int:
+        """Changes when a grant may have been revoked."""
+        return self._tables.keys.generation
+
     def exchange(self, request: Request, route: Route, grant: KeyGrant, client: Client) -> Exchange:
         """Return the exchange that will answer a complete request, not yet started.
 

@@ -15,6 +15,7 @@ class Request:
         "content_type",
         "credentials",
         "expects_continue",
+        "given_id",
         "headers",
         "is_http11",
         "keep_alive",
@@ -40,7 +41,7 @@ class Request:
         self.query = b""
         self.is_http11 = True
         self.keep_alive = True
-        self.headers: list[tuple[bytes, bytes]] = []  #: names in lower case
+        self.headers: list[tuple[bytes, bytes]] = []  #: names in lower case; the length aside
         self.route: Route | None = None  #: None: not answered by an engine
         self.credentials: list[bytes] = []  #: every header that may carry a key
         self.passed = b""  #: headers that engines may see, serialised
@@ -48,6 +49,7 @@ class Request:
         self.content_encoding: bytes | None = None
         self.expects_continue = False
         self.length: int | None = None  #: declared; None: in chunks, or none
+        self.given_id = b""  #: request id by the client
         self.request_id = b""
         self.origin: bytes | None = None
         self.priority: str | None = None
@@ -55,6 +57,19 @@ class Request:
         self.wants_reasons = False
         self.peer = ""  #: address of the client
         self.body: bytes | bytearray = b""
+
+    def take_head(self, other: Request) -> None:
+        """Take what was read of an equal list of headers."""
+        self.passed = other.passed
+        self.credentials = other.credentials
+        self.content_type = other.content_type
+        self.content_encoding = other.content_encoding
+        self.expects_continue = other.expects_continue
+        self.given_id = other.given_id
+        self.origin = other.origin
+        self.priority = other.priority
+        self.profile = other.profile
+        self.wants_reasons = other.wants_reasons
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of a header."""

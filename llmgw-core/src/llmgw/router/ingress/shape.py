@@ -97,8 +97,8 @@ def _check_keys(body: bytes | bytearray, fields: BodyFields) -> None:
     """
     outside = _without_prompt(body, fields) if len(body) > _LARGE else body
     if (
-        _occurs_twice(outside, b'"model"')
-        or _occurs_twice(outside, b'"stream"')
+        outside.count(b'"model"') > 1
+        or outside.count(b'"stream"') > 1
         or (b"\\" in outside and (b"\\u006" in outside or b"\\u007" in outside))
     ):
         # Bytes that are no UTF-8 are the engine's to refuse: msgspec passed over them too.
@@ -128,13 +128,11 @@ def _without_prompt(body: bytes | bytearray, fields: BodyFields) -> bytes | byte
     return body
 
 
-def _occurs_twice(body: bytes | bytearray, word: bytes) -> bool:
-    first = body.find(word)
-    return first >= 0 and body.find(word, first + len(word)) >= 0
-
-
 def _check_depth(body: bytes | bytearray) -> None:
-    if _has_few(body, b"[") and _has_few(body, b"{"):
+    if len(body) <= _LARGE:
+        if body.count(b"[") + body.count(b"{") <= DEPTH_LIMIT:
+            return
+    elif _has_few(body, b"[") and _has_few(body, b"{"):
         return
     brackets = _structure(bytes(body))
     for _ in range(DEPTH_LIMIT):

@@ -30,6 +30,7 @@ class KeyTable:
 
     def __init__(self, clock: Clock, *, is_open: bool) -> None:
         self.is_open = is_open
+        self.generation = 0  #: counts replacements: an older answer of `authorise` may be wrong
         self._clock = clock
         self._grants: dict[str, KeyGrant] = {}
         self._nobody = KeyGrant(_NOBODY, clock)
@@ -47,6 +48,7 @@ class KeyTable:
                 grant.renew(key)
             grants[key.id] = grant
         self._grants = grants
+        self.generation += 1
         self.learn(spend)
 
     def learn(self, spend: Iterable[KeySpend]) -> None:
