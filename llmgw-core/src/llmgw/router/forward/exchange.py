@@ -399,6 +399,10 @@ class Exchange:
     def _try_again(self, outcome: Outcome, error: RequestError, *, limit: int) -> None:
         """Ask another endpoint, if rules and budget allow; else tell the client of the error."""
         parts = self._parts
+        # An engine that put an error into its stream may still be talking: whatever else it
+        # says must not mix with the next one's answer.
+        self._abandon()
+        self._answer = None
         if self._reservation is not None:
             self._tried = (*self._tried, self._reservation.endpoint.id)
         if self.has_shown or self._attempts >= limit or self._phase is _Phase.OVER:
