@@ -1,0 +1,102 @@
+"""Deadlines that move with nearly every event, on one wheel."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmgw.router.timers import NEVER, TICK_S, Deadline, TimerWheel
+from llmgw.testing.clock import FakeClock
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def wheel(clock: FakeClock) -> TimerWheel:
+    return TimerWheel(clock)
+
+
+async def turn_to(wheel: TimerWheel, clock: FakeClock, seconds: float) -> None:
+    """Move time on by whole ticks, turning at each."""
+    for _ in range(int(seconds / TICK_S)):
+        await clock.advance(TICK_S)
+        wheel.turn()
+
+
+async def test_a_deadline_expires_once_and_at_most_a_tick_late(
+    wheel: TimerWheel, clock: FakeClock
+) -> None:
+    expired: list[float] = []
+    start = clock.monotonic()
+    Deadline(wheel, lambda: expired.append(clock.monotonic() - start)).set(3.0)
+    await turn_to(wheel, clock, 10.0)
+    assert len(expired) == 1
+    assert 3.0 <= expired[0] <= 3.0 + 2 * TICK_S
+
+
+async def test_a_deadline_that_is_moved_on_expires_at_its_last_time(
+    wheel: TimerWheel, clock: FakeClock
+) -> None:
+    expired: list[float] = []
+    deadline = Deadline(wheel, lambda: expired.append(clock.monotonic()))
+    deadline.set(1.0)
+    for _ in range(20):
+        await turn_to(wheel, clock, 0.5)
+        deadline.due = wheel.now + 1.0
+    assert not expired
+    await turn_to(wheel, clock, 2.0)
+    assert len(expired) == 1
+
+
+async def test_a_deadline_may_be_moved_forward(wheel: TimerWheel, clock: FakeClock) -> None:
+    expired: list[int] = []
+    deadline = Deadline(wheel, lambda: expired.append(1))
+    deadline.set(75.0)
+    deadline.set(1.0)
+    await turn_to(wheel, clock, 2.0)
+    assert expired == [1]
+
+
+@pytest.mark.parametrize("how", ["cancel", "never"])
+async def test_a_deadline_that_was_called_off_does_not_expire(
+    wheel: TimerWheel, clock: FakeClock, how: str
+) -> None:
+    expired: list[int] = []
+    deadline = Deadline(wheel, lambda: expired.append(1))
+    deadline.set(1.0)
+    if how == "cancel":
+        deadline.cancel()
+    else:
+        deadline.due = NEVER
+    await turn_to(wheel, clock, 5.0)
+    assert not expired
+    deadline.set(1.0)
+    await turn_to(wheel, clock, 2.0)
+    assert expired == [1]
+
+
+async def test_one_that_fails_does_not_stop_the_others(wheel: TimerWheel, clock: FakeClock) -> None:
+    expired: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    Deadline(wheel, fail).set(1.0)
+    Deadline(wheel, lambda: expired.append(1)).set(1.0)
+    await turn_to(wheel, clock, 2.0)
+    assert expired == [1]
+
+
+async def test_after_a_suspension_everything_due_expires_at_once(
+    wheel: TimerWheel, clock: FakeClock
+) -> None:
+    expired: list[int] = []
+    for seconds in (1.0, 60.0, 3600.0):
+        Deadline(wheel, lambda: expired.append(1)).set(seconds)
+    await clock.advance(3000.0)
+    wheel.turn()
+    assert expired == [1, 1]
