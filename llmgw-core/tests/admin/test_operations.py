@@ -109,3 +109,18 @@ async def test_a_store_that_is_away_is_503_and_status_still_answers(
     answer = await admin.get("/catalog")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
     assert (await admin.get("/status")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [(0, 200), (0.0, 200), (False, 400), ("0", 400), (0.5, 400), (None, 400)]
+)
+async def test_bodies_are_read_as_json_schema_says(
+    admin: httpx.AsyncClient, version: object, status: int
+) -> None:
+    assert (await admin.post("/rollback", json={"version": version})).status_code == status
+
+
+async def test_a_405_names_every_method_that_the_path_knows(admin: httpx.AsyncClient) -> None:
+    answer = await admin.request("OPTIONS", "/keys")
+    assert answer.status_code == 405
+    assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}

@@ -23,6 +23,8 @@ from llmgw.admin.replies import error_response, json_response
 from llmgw.adminapi.reply import PREFIX, Reply
 from llmgw.errors import LlmgwError, RequestError
 
+Endpoint = Callable[[HttpRequest], Awaitable[Response]]
+
 
 def build_admin(parts: AdminParts) -> Starlette:
     """Return the admin application: `/admin/v1`, the page at `/admin`, metrics and health.
@@ -31,10 +33,12 @@ def build_admin(parts: AdminParts) -> Starlette:
     """
     authenticator = Authenticator(parts.token, parts.store, parts.clock)
     operations = all_operations()
-    routes = [
-        _route(operation, parts, authenticator)
-        for operation in (*operations, openapi_operation(operations))
-    ]
+    declared = (*operations, openapi_operation(operations))
+    # One route a path, so that a 405 names every method that the path knows.
+    by_path: dict[str, list[Operation]] = {}
+    for operation in declared:
+        by_path.setdefault(operation.path, []).append(operation)
+    routes = [_route(path, on_path, parts, authenticator) for path, on_path in by_path.items()]
     routes += page_routes(parts, authenticator)
     return Starlette(
         routes=routes,
@@ -43,23 +47,26 @@ def build_admin(parts: AdminParts) -> Starlette:
     )
 
 
-def _route(operation: Operation, parts: AdminParts, authenticator: Authenticator) -> Route:
-    path = operation.path if operation.path in ROOT_PATHS else PREFIX + operation.path
-    return Route(
-        path,
-        _endpoint(operation, parts, authenticator),
-        methods=[operation.method],
-        name=f"{operation.method} {operation.path}",
-    )
+def _route(
+    path: str, operations: list[Operation], parts: AdminParts, authenticator: Authenticator
+) -> Route:
+    endpoints: dict[str, Endpoint] = {
+        item.method: _endpoint(item, parts, authenticator) for item in operations
+    }
+
+    async def endpoint(request: HttpRequest) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await endpoints[method](request)
+
+    whole = path if path in ROOT_PATHS else PREFIX + path
+    return Route(whole, endpoint, methods=list(endpoints))
 
 
 ROOT_PATHS = frozenset({"/metrics", "/healthz", "/readyz"})
 """Where monitoring expects them, not below `/admin/v1`."""
 
 
-def _endpoint(
-    operation: Operation, parts: AdminParts, authenticator: Authenticator
-) -> Callable[[HttpRequest], Awaitable[Response]]:
+def _endpoint(operation: Operation, parts: AdminParts, authenticator: Authenticator) -> Endpoint:
     async def endpoint(request: HttpRequest) -> Response:
         try:
             call = await read_call(operation, parts, authenticator, request)

@@ -7,7 +7,6 @@ gets its audit event.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -156,10 +155,10 @@ async def _body(kind: type[Request], request: HttpRequest) -> Request:
             code="unsupported_media_type",
         )
     try:
-        value = json.loads(await read_body(request))
-    except (ValueError, RecursionError):
-        raise ConfigError("body", [Problem(path="", message="is not JSON")]) from None
-    return validated(kind, value, "body")
+        # Strict: in JSON, false is no number and "5" neither.
+        return kind.model_validate_json(await read_body(request), strict=True)
+    except ValidationError as error:
+        raise ConfigError("body", problems_of(error)) from None
 
 
 async def read_body(request: HttpRequest) -> bytes:
@@ -185,16 +184,16 @@ def validated(kind: type[Request], value: Any, source: str) -> Request:
         raise ConfigError(source, problems_of(error)) from None
 
 
-def problems_of(error: ValidationError, prefix: str = "") -> list[Problem]:
+def problems_of(error: ValidationError) -> list[Problem]:
     """Return pydantic's findings in our words, each with its path."""
     return [
-        Problem(path=_path(prefix, item["loc"]), message=item["msg"].removeprefix("Value error, "))
+        Problem(path=_path(item["loc"]), message=item["msg"].removeprefix("Value error, "))
         for item in error.errors(include_url=False, include_context=False, include_input=False)
     ]
 
 
-def _path(prefix: str, places: tuple[int | str, ...]) -> str:
-    path = prefix
+def _path(places: tuple[int | str, ...]) -> str:
+    path = ""
     for place in places:
         path += f"[{place}]" if isinstance(place, int) else f".{place}" if path else str(place)
     return path

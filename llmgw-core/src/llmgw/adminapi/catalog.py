@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from llmgw.adminapi.explain import PlanReply
-from llmgw.adminapi.reply import Reply, Request
+from llmgw.adminapi.reply import Reply, Request, Whole
+from llmgw.domain.catalog import Model
 
 
 class CatalogEntryReply(Reply):
@@ -49,12 +50,18 @@ class HistoryReply(Reply):
 class ApplyRequest(Request):
     """Models to put, and names to remove, all or none."""
 
-    models: tuple[Mapping[str, Any], ...] = ()
+    models: tuple[Model, ...] = ()
     remove: tuple[str, ...] = ()
 
 
+class EntryRequest(Request):
+    """One entry to put."""
+
+    model: Model
+
+
 class RollbackRequest(Request):
-    version: int = Field(ge=0, le=2**53)
+    version: Whole = Field(ge=0, le=2**53)
     """The catalog's version to go back to."""
 
 

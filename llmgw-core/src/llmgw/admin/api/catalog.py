@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import anyio.to_thread
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 from starlette.responses import Response
 
-from llmgw.admin.operations import Call, Changed, Operation, problems_of
+from llmgw.admin.operations import Call, Changed, Operation
 from llmgw.admin.replies import json_response
 from llmgw.admin.translate import action_reply, refusal_reply
 from llmgw.adminapi.catalog import (
@@ -21,6 +21,7 @@ from llmgw.adminapi.catalog import (
     CatalogEntryReply,
     CatalogReply,
     ChangeReply,
+    EntryRequest,
     HistoryReply,
     RollbackRequest,
 )
@@ -89,18 +90,19 @@ async def history(call: Call) -> HistoryReply:
 
 async def plan(call: Call) -> PlanReply:
     request = call.body_as(ApplyRequest)
-    put = _models(request.models)
-    after = await _catalog_after(call, put, request.remove)
+    _refuse_repeated(request.models)
+    after = await _catalog_after(call, request.models, request.remove)
     return await _preview(call, after) or PlanReply(problems=("no control plane runs here",))
 
 
 async def apply(call: Call) -> Changed:
     request = call.body_as(ApplyRequest)
-    return await _apply(call, _models(request.models), request.remove)
+    _refuse_repeated(request.models)
+    return await _apply(call, request.models, request.remove)
 
 
 async def put(call: Call) -> Changed:
-    (model,) = _models([call.body_as(EntryRequest).model])
+    model = call.body_as(EntryRequest).model
     if model.name != call.path("name"):
         raise ConfigError(
             "body",
@@ -126,12 +128,6 @@ async def rollback(call: Call) -> Changed:
         )
     )
     return await _applied(call, changes, f"rolled back to version {version}")
-
-
-class EntryRequest(Request):
-    """One entry to put."""
-
-    model: Mapping[str, Any]
 
 
 async def _apply(call: Call, put: Sequence[Model], remove: Sequence[str]) -> Changed:
@@ -190,24 +186,15 @@ async def _preview(call: Call, models: tuple[Model, ...]) -> PlanReply | None:
     )
 
 
-def _models(entries: Sequence[Mapping[str, Any]]) -> tuple[Model, ...]:
-    """Read entries. Raises ConfigError with every problem of every one."""
-    models: list[Model] = []
-    problems: list[Problem] = []
-    for index, entry in enumerate(entries):
-        try:
-            models.append(Model.model_validate(entry))
-        except ValidationError as error:
-            problems += problems_of(error, f"models[{index}]")
+def _refuse_repeated(models: Sequence[Model]) -> None:
     names = [model.name for model in models]
-    problems += [
+    problems = [
         Problem(path=f"models[{index}].name", message=f"{name!r} is given twice")
         for index, name in enumerate(names)
         if name in names[:index]
     ]
     if problems:
         raise ConfigError("catalog", problems)
-    return tuple(models)
 
 
 def _relative(

@@ -20,6 +20,8 @@ from llmgw.store.tokens import Role
 from llmgw.store.usage import UsageGroup
 
 _FOLLOW_S = 1.0
+# For the document only: the check below says it better than a pattern could.
+_BY = "^((key|model|day|hour)(,(key|model|day|hour))*)?$"
 _MONTH_S = 30 * 86_400.0
 Time = Annotated[float, Field(ge=0, le=1e11)]
 
@@ -46,7 +48,7 @@ class UsageQuery(Request):
     since: Time | None = None
     """Unix seconds; null: thirty days ago."""
     until: Time | None = None
-    by: Annotated[str, Field(max_length=60)] = "key,model"
+    by: Annotated[str, Field(max_length=60, json_schema_extra={"pattern": _BY})] = "key,model"
     """Any of key, model, day and hour, with commas; empty: one sum."""
     key: Annotated[str, Field(max_length=64)] | None = None
     model: Annotated[str, Field(max_length=300)] | None = None

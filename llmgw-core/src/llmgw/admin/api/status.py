@@ -15,7 +15,7 @@ from llmgw.adminapi.access import WhoReply
 from llmgw.adminapi.fleet import LeaderReply, StatusReply
 from llmgw.control.view import FleetView, ModelView
 from llmgw.domain.replicas import ReplicaState
-from llmgw.errors import NotAvailable
+from llmgw.errors import NotAvailable, TransientError
 from llmgw.store.tokens import Role
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -127,7 +127,7 @@ async def healthz(_call: Call) -> Response:
 async def readyz(call: Call) -> Response:
     view = call.parts.view
     if view is not None and not view.standing().settled:
-        return PlainTextResponse("settling: waiting for nodes to report\n", 503)
+        raise TransientError("settling: waiting for nodes to report")
     return PlainTextResponse("ok\n")
 
 
