@@ -20,9 +20,10 @@ def test_a_rehearsal_says_what_runs_where_and_what_does_not() -> None:
         values.model("three", values.profile(devices=2)),
     ]
     found = rehearse(FLEET, catalog, policy=Pack(), engines=ENGINES)
-    assert {action.model for action in found.placed} == {"one", "three"}
-    assert [refusal.model for refusal in found.refused] == ["two"]
-    assert sorted(found.free_devices.values()) == [0, 1]
+    # Large ones first: had the small one come before them, two devices would stay idle.
+    assert {action.model for action in found.placed} == {"two", "three"}
+    assert [refusal.model for refusal in found.refused] == ["one"]
+    assert sorted(found.free_devices.values()) == [0, 0]
 
 
 def test_it_says_what_a_lost_node_would_do() -> None:

@@ -33,8 +33,12 @@ def test_a_seed_replays_step_by_step() -> None:
 
 def test_a_violation_names_the_seed_and_how_to_replay_it() -> None:
     world = World(SMALL, seed=4)
-    world.events.after(100.0, lambda: setattr(world.nodes[world.draw_node()], "epoch", Epoch(-1)))
-    with pytest.raises(Violation, match=r"seed 4(.|\n)*World\(.*seed=4\)\.run\(\)"):
+
+    def break_something() -> None:
+        raise Violation("on purpose")
+
+    world.events.after(100.0, break_something)
+    with pytest.raises(Violation, match=r"seed 4, 1100.00 s(.|\n)*World\(.*seed=4\)\.run\(\)"):
         world.run()
 
 

@@ -40,11 +40,13 @@ def rehearse(
     policy: PlacementPolicy,
     engines: Mapping[str, Engine],
     awake: bool = False,
+    losses: bool = True,
     limits: Limits | None = None,
 ) -> Rehearsal:
     """Return what would run where, what would not and why, and what a lost node would do.
 
-    awake: also place models that may sleep, as if somebody waited for each.
+    awake: also place models that may sleep, as if somebody waited for each. losses: also try
+    the end of each node in turn, which takes as long as placing everything for each of them.
     """
     snapshot = ClusterSnapshot(
         now=0.0,
@@ -67,7 +69,8 @@ def rehearse(
         losses=tuple(
             _lose(snapshot, placed, inventory.node, policy)
             for inventory in fleet
-            if any(node == inventory.node for action in placed for node, _ in action.shards)
+            if losses
+            and any(node == inventory.node for action in placed for node, _ in action.shards)
         ),
     )
 

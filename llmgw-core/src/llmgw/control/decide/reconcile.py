@@ -339,10 +339,20 @@ class _Pass:
         if step.recheck_after_s is not None:
             self.waits.append(step.recheck_after_s)
 
-    def _urgency(self, model: Model) -> tuple[int, float, ModelName]:
-        """Order models by importance; among equals whoever has waited longest gets room first."""
+    def _urgency(self, model: Model) -> tuple[int, float, int, float, ModelName]:
+        """Order models by importance; among equals whoever has waited longest gets room first.
+
+        Among those for whom nobody waits, large ones come first: small ones fit into what they
+        leave, but not the other way round.
+        """
         wanted = self.snapshot.wanted.get(model.name)
-        return (-rank_of(model), wanted.since if wanted else float("inf"), model.name)
+        return (
+            -rank_of(model),
+            wanted.since if wanted else float("inf"),
+            -max((item.devices.count for item in model.profiles), default=0),
+            -max((item.devices.memory_gib or 0.0 for item in model.profiles), default=0.0),
+            model.name,
+        )
 
     def _worth(self, record: ReplicaRecord) -> tuple[bool, bool, int, float, str]:
         """Order replicas by how little is lost with them.

@@ -29,6 +29,8 @@ class Pack:
         left = scores.left_over(candidate)
         value = (
             (1.0 - left) * 10
+            # A large device is kept for what fits on no smaller one.
+            - scores.wasted_memory(candidate) * 20
             - (scores.islands_used(candidate) - 1) * 2
             + scores.weights_at_hand(candidate) * 1.5
             + scores.engine_at_hand(candidate) * 0.5

@@ -22,6 +22,18 @@ def left_over(candidate: Candidate) -> float:
     return left / total if total else 0.0
 
 
+def wasted_memory(candidate: Candidate) -> float:
+    """Return how much of the offered devices' memory stays unused, in units of 80 GiB a device.
+
+    0.0 where it is not known.
+    """
+    devices = sum(len(offer.devices) for offer in candidate.offers)
+    spare = [offer.free_memory_mib for offer in candidate.offers]
+    if not devices or any(mib is None for mib in spare):
+        return 0.0
+    return sum(mib or 0 for mib in spare) / devices / 81920
+
+
 def crowding(candidate: Candidate) -> int:
     """Return how many replicas its nodes run."""
     return sum(offer.replicas for offer in candidate.offers)
