@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from typing import Any
 
 import pytest
@@ -120,6 +121,30 @@ async def test_a_slow_head_is_cut_and_a_slow_body_answered_with_408(
         assert (await slow_body.answer()).status == 408
         assert await slow_head.is_closed()
         assert await slow_body.is_closed()
+
+
+async def test_a_body_that_drips_is_cut_though_it_is_never_idle(
+    start_router: Any, quick: Any
+) -> None:
+    router = await start_router(settings=quick(request_body_idle=0.5))
+    async with connect(router.port) as client:
+        client.send(head("Host: t", "Content-Length: 1000"))
+        answer = asyncio.create_task(client.answer())
+        while not answer.done():
+            client.send(b" ")
+            await asyncio.sleep(0.05)
+        assert answer.result().status == 408
+
+
+async def test_a_client_that_vanishes_is_noticed_by_the_kernel(start_router: Any) -> None:
+    router = await start_router()
+    async with connect(router.port) as client:
+        client.send(get("/healthz"))
+        await client.answer()
+        (connection,) = router.server.server_state.connections
+        peer = connection.transport.get_extra_info("socket")
+        assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
 async def test_a_connection_that_says_nothing_is_closed(start_router: Any, quick: Any) -> None:

@@ -27,6 +27,7 @@ from llmgw.router.forward import Exchange
 from llmgw.router.front.cold import ColdCycle
 from llmgw.router.front.front import Front
 from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, new_request_id, read_head
+from llmgw.router.front.vanished import notice_vanished
 from llmgw.router.ingress import Ingress, Request
 from llmgw.router.keys import KeyGrant
 from llmgw.router.replies import Reply, error_reply
@@ -50,6 +51,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_advancing",
         "_arrived",
+        "_body_since",
         "_closing",
         "_config",
         "_cycle",
@@ -104,6 +106,7 @@ class Connection(asyncio.Protocol):
         self._offered: Request | None = None  #: offers another protocol; to be read again
         self._in_body = False
         self._head_bytes = 0
+        self._body_since = 0.0
         self._size = 0
         self._waiting: deque[tuple[Request, KeyGrant | None] | RequestError] = deque()
         self._request: Request | None = None  #: being answered
@@ -123,6 +126,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_LOW)
+        notice_vanished(transport)
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) else ""
         self._server.connections.add(self)  # type: ignore[arg-type]  # uvicorn names its own classes
@@ -221,7 +225,11 @@ class Connection(asyncio.Protocol):
         if self._arrived:
             self._take_body(incoming)
         if not is_busy:
-            self.deadline.set(self._front.limits.body_idle_s)
+            limits = self._front.limits
+            # A body that drips fast enough to never be idle must still come at some pace.
+            patience_s = limits.body_idle_s + self._size / limits.body_floor
+            spare_s = self._body_since + patience_s - self._front.wheel.now
+            self.deadline.set(min(limits.body_idle_s, spare_s))
 
     def pause_writing(self) -> None:
         self.is_paused = True
@@ -291,6 +299,7 @@ class Connection(asyncio.Protocol):
         if incoming is None or self._deaf:
             return
         self._in_body = True
+        self._body_since = self._front.wheel.now
         parser = self._parser
         incoming.method = parser.get_method()
         if parser.should_upgrade():
