@@ -265,10 +265,19 @@ def test_an_engine_of_ours_that_is_not_installed_names_its_package(tmp_path: Pat
 
 
 def test_a_secret_is_never_part_of_a_problem(tmp_path: Path) -> None:
-    for text in ("cluster_secret: [hunter2]", "cluster_secret: {key: hunter2}"):
+    for text in (
+        "cluster_secret: [hunter2]",
+        "cluster_secret: {key: hunter2}",
+        "cluster_secret: 4711",
+        "endpoints: [{id: e, url: 'http://x', models: [m], headers: {X-Key: 4711}}]",
+        "endpoints: [{id: e, url: 'ftp://u:hunter2@x', models: [m]}]",
+        "endpoints: [{id: e, url: 'http://x/?key=hunter2', models: [m]}]",
+        "models: [{name: m, profiles: [{engine: toy, weights: 'path:/x', env: {HF: 4711}}]}]",
+    ):
         said = problems(tmp_path, text)
-        assert any(line.startswith("cluster_secret") for line in said)
-        assert "hunter2" not in "\n".join(said)
+        assert len(said) == 1, said
+        assert "hunter2" not in said[0]
+        assert "4711" not in said[0]
 
 
 def test_nothing_to_serve_names_both_ways_out() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,12 +9,8 @@ from pydantic import BaseModel, SecretStr
 
 from llmgw.config.documents import Steps, path_text
 from llmgw.config.loading import Loaded
+from llmgw.config.problems import is_hidden
 
-#: Free mappings (headers, an engine's environment) whose values may be keys.
-_SECRET_NAME = re.compile(
-    r"(secret|token|password|api[_-]?key|credential|authorization)$", re.IGNORECASE
-)
-_HIDDEN_BELOW = frozenset({"headers", "env"})
 MASK = "***"
 
 
@@ -49,10 +44,8 @@ def _leaves(value: object, steps: Steps) -> list[tuple[Steps, object]]:
     if isinstance(value, BaseModel):
         items = [(name, getattr(value, name)) for name in type(value).model_fields]
     elif isinstance(value, Mapping):
-        hide = any(step in _HIDDEN_BELOW for step in steps[-1:])
         items = [
-            (key, MASK if hide or _SECRET_NAME.search(str(key)) else item)
-            for key, item in value.items()
+            (key, MASK if is_hidden((*steps, str(key))) else item) for key, item in value.items()
         ]
     elif isinstance(value, tuple | list):
         items = list(enumerate(value))

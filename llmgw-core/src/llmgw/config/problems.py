@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -13,6 +14,11 @@ from pydantic_core import ErrorDetails
 from llmgw.config.documents import Steps, path_text
 from llmgw.errors import Problem
 
+#: Free mappings, whose values may be keys whatever their names are.
+_HIDDEN_BELOW = frozenset({"headers", "env"})
+_SECRET_NAME = re.compile(
+    r"(secret|token|password|api[_-]?key|credential|authorization)$", re.IGNORECASE
+)
 #: How many characters of a wrong value are shown.
 _SHOWN = 80
 
@@ -27,8 +33,8 @@ def problems_of(
     problems = []
     for details in error.errors(include_url=False):
         steps = tuple(step for step in details["loc"] if step != "[key]")
-        if _is_secret(model, steps):
-            message = "is not a text that can be a secret"
+        if is_hidden(steps) or _type_at(model, steps) is SecretStr:
+            message = f"is not right, and not shown ({details['type'].replace('_', ' ')})"
         else:
             message = _message(details, model, steps)
         problems.append(Problem(path=path_text(steps), message=message + where(steps)))
@@ -56,6 +62,13 @@ def shown(value: object) -> str:
         return "a list"
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def is_hidden(steps: Steps) -> bool:
+    """Return whether what stands here may be a key, by its name or its place."""
+    return any(step in _HIDDEN_BELOW for step in steps[:-1]) or any(
+        isinstance(step, str) and _SECRET_NAME.search(step) for step in steps[-1:]
+    )
 
 
 def fields_at(model: type[BaseModel], steps: Steps) -> tuple[str, ...] | None:
@@ -117,10 +130,6 @@ _PLAIN = {
     "model_type": _MAPPING,
     "path_type": "must be a path",
 }
-
-
-def _is_secret(model: type[BaseModel], steps: Steps) -> bool:
-    return _type_at(model, steps) is SecretStr
 
 
 def _type_at(model: type[BaseModel], steps: Steps) -> Any:

@@ -29,12 +29,13 @@ def _listening_or_socket(text: str) -> str:
 def _base_url(text: str) -> str:
     url = text.strip().rstrip("/")
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"must be an http or https URL such as http://127.0.0.1:8000, got {url!r}")
-    if parts.username is not None or parts.password is not None:
+    # First, since the other messages show the URL.
+    if "@" in parts.netloc or parts.username is not None:
         raise ValueError("must not hold a user or password; use api_key_file or headers")
     if parts.query or parts.fragment:
-        raise ValueError(f"must end with its path, got {url!r}")
+        raise ValueError("must end with its path, without ? or #")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"must be an http or https URL such as http://127.0.0.1:8000, got {url!r}")
     if parts.path.endswith("/v1"):
         raise ValueError(f"must leave out /v1, which is added to each request, got {url!r}")
     _ = parts.port  # raises ValueError where it is no port
