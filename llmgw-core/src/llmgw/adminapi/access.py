@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llmgw.adminapi.reply import Reply, Request, Whole
+from llmgw.adminapi.reply import WHOLE, Reply, Request
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Lifetime = Annotated[float, Field(gt=0, le=3.2e9)]
-Limit = Annotated[Whole, Field(ge=1, le=2**53)]
+Limit = Annotated[int, Field(ge=1, le=2**53), WHOLE]
 
 
 class KeyLimitsBody(Request):
@@ -95,7 +95,7 @@ class JoinTokenRequest(Request):
 
     pool: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] | None = None
     """Nodes are bound to it; null: they choose."""
-    uses: Annotated[Whole, Field(ge=1, le=100_000)] | None = 1
+    uses: Annotated[int, Field(ge=1, le=100_000), WHOLE] | None = 1
     """null: not limited."""
     lifetime_s: Lifetime = 1800.0
 

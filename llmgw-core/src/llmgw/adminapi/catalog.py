@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from llmgw.adminapi.explain import PlanReply
-from llmgw.adminapi.reply import Reply, Request, Whole
+from llmgw.adminapi.reply import WHOLE, Reply, Request
 from llmgw.domain.catalog import Model
 
 
@@ -61,7 +61,7 @@ class EntryRequest(Request):
 
 
 class RollbackRequest(Request):
-    version: Whole = Field(ge=0, le=2**53)
+    version: Annotated[int, Field(ge=0, le=2**53), WHOLE]
     """The catalog's version to go back to."""
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 PREFIX = "/admin/v1"
@@ -13,8 +11,9 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-"""An integer as JSON Schema has it: 5.0 is one. Bodies are read strictly, where it would not be."""
+WHOLE = BeforeValidator(_whole)
+"""Takes integers as JSON Schema has them: 5.0 is one. Bodies are read strictly, where it would
+not be. Stands after the limits, or the document would lose them."""
 
 
 class Reply(BaseModel):
