@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -125,11 +126,12 @@ class ScriptedEngine:
     open_connections: int = 0
     bytes_written: int = 0
     port: int = 0
+    tls: ssl.SSLContext | None = None
 
     async def __aenter__(self) -> Self:
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -146,7 +148,7 @@ class ScriptedEngine:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     async def wait_until(self, condition: Callable[[ScriptedEngine], bool]) -> None:
         """Return once the condition holds; it is asked after each request and each end."""

@@ -13,6 +13,11 @@ from llmgw.testing.raw_http import connect, get, post
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
 async def test_connections_are_in_uvicorn_s_set_while_they_are_open(start_router: Any) -> None:
     router = await start_router()
     connections = router.server.server_state.connections

@@ -120,7 +120,7 @@ class ConnectionPool:
                     lambda: connection,
                     address.host,
                     address.port,
-                    ssl=_client_context() if address.secure else None,
+                    ssl=client_context() if address.secure else None,
                     server_hostname=address.host if address.secure else None,
                 )
         except TimeoutError:
@@ -192,7 +192,8 @@ def split_url(url: str) -> EngineAddress:
 
 
 @lru_cache(maxsize=1)
-def _client_context() -> ssl.SSLContext:
+def client_context() -> ssl.SSLContext:
+    """Return how engines behind https are checked: by the machine's own roots."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
