@@ -36,6 +36,9 @@ AMBIGUOUS = {
     "a space before the colon": head("Host: t", "Content-Length : 73") + BODY,
     "an unknown transfer coding": head("Host: t", "Transfer-Encoding: gzip, chunked, x") + BODY,
     "a chunk size that is none": head("Host: t", "Transfer-Encoding: chunked") + b"zz\r\n" + BODY,
+    "a tunnel": b"CONNECT other:443 HTTP/1.1\r\nHost: other:443\r\n\r\n" + SMUGGLED,
+    "a tunnel that offers more": b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\nConnection: Upgrade\r\n"
+    b"Upgrade: h2c\r\nContent-Length: 0\r\n\r\n",
     "no HTTP at all": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 10,
 }
 

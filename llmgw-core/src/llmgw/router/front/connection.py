@@ -27,6 +27,7 @@ from llmgw.router.forward import Exchange
 from llmgw.router.front.cold import ColdCycle
 from llmgw.router.front.front import Front
 from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, new_request_id, read_head
+from llmgw.router.front.upgrade import without_offer
 from llmgw.router.front.vanished import notice_vanished
 from llmgw.router.ingress import Ingress, Request
 from llmgw.router.keys import KeyGrant
@@ -187,7 +188,7 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def _read_without_upgrade(self, rest: bytes) -> None:
-        """Read a request that offers another protocol as if it did not (RFC 9110 7.8).
+        """Read a request that offers another protocol as if it did not.
 
         Java's client offers HTTP/2 with its first request, and the parser leaves everything
         behind such a head alone: so a new one reads the head again, without the offer.
@@ -195,16 +196,16 @@ class Connection(asyncio.Protocol):
         offered, self._offered = self._offered, None
         if offered is None or self._deaf:
             return
-        lines = [b"%b %b HTTP/1.1" % (offered.method, offered.target)]
-        for name, value in offered.headers:
-            if name == b"connection":
-                value = b"close" if b"close" in value.lower() else b"keep-alive"
-            if name not in (b"upgrade", b"http2-settings"):
-                lines.append(b"%b: %b" % (name, value))
-        if offered.length is not None:
-            lines.append(b"content-length: %d" % offered.length)
+        if offered.method == b"CONNECT":
+            # To the parser every CONNECT is an upgrade: read again, it would be one again.
+            self._refuse_later(
+                RequestError("CONNECT is for proxies, and this is none", code="invalid_http")
+            )
+            if not self._advancing:
+                self._advance()
+            return
         self._parser = httptools.HttpRequestParser(self)
-        self.data_received(b"\r\n".join((*lines, b"", rest)))
+        self.data_received(without_offer(offered) + rest)
 
     def _read_on(self, incoming: Request, size: int) -> None:
         """Watch a request that has not come in whole."""
@@ -302,10 +303,10 @@ class Connection(asyncio.Protocol):
         self._body_since = self._front.wheel.now
         parser = self._parser
         incoming.method = parser.get_method()
+        incoming.is_http11 = parser.get_http_version() == "1.1"
         if parser.should_upgrade():
             self._offered, self._incoming = incoming, None
             return
-        incoming.is_http11 = parser.get_http_version() == "1.1"
         incoming.keep_alive = parser.should_keep_alive()
         incoming.path, _, incoming.query = incoming.target.partition(b"?")
         known = self._known
