@@ -58,3 +58,5 @@ async def test_every_answer_forbids_scripts_framing_and_guessing(
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["x-frame-options"] == "DENY"
         assert answer.headers["cache-control"] == "no-store"
+        # With no-referrer browsers send `Origin: null` even with our own forms.
+        assert answer.headers["referrer-policy"] == "same-origin"

@@ -18,7 +18,8 @@ _HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    # Not no-referrer: browsers then send `Origin: null` with our own forms.
+    "referrer-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
 
