@@ -48,7 +48,7 @@ class Room:
         )
         self.nodes.attach(self.plane.reports)
 
-    def deposits(self, files: ModelsByFile) -> Deposits:
+    def deposits(self, files: ModelsByFile, *, may_empty: bool = False) -> Deposits:
         return Deposits(
             self.store,
             ledger=self.ledger,
@@ -56,6 +56,7 @@ class Room:
             files=files,
             imported=self._imported,
             clock=self.clock,
+            may_empty=may_empty,
         )
 
     async def _imported(self) -> None:
@@ -121,6 +122,20 @@ async def test_a_model_moves_between_files_and_one_that_left_its_file_leaves(roo
     deposits.set_files({"renamed.yaml": models("one", "two")})
     await deposits.write()
     assert await room.catalog() == {"one": "file:renamed.yaml", "two": "file:renamed.yaml"}
+
+
+async def test_a_file_that_vanished_takes_its_models_along_only_where_that_is_allowed(
+    room: Room, caplog: pytest.LogCaptureFixture
+) -> None:
+    await lead(room.store)
+    await room.deposits({"a.yaml": models("one"), "b.yaml": models("two")}).write()
+    await room.deposits({"b.yaml": models("two")}).write()
+    assert await room.catalog() == {"one": "file:a.yaml", "two": "file:b.yaml"}
+    await room.deposits({}).write()
+    assert len(await room.catalog()) == 2
+    assert set(caplog.messages) == {"models kept though their file has vanished or is empty"}
+    await room.deposits({"b.yaml": models("two")}, may_empty=True).write()
+    assert await room.catalog() == {"two": "file:b.yaml"}
 
 
 async def test_a_name_that_the_api_owns_is_refused_once_and_aloud(

@@ -123,6 +123,7 @@ class Server:
                 self._clock,
                 store=store,
                 known_nodes=await self._known_nodes(store),
+                may_empty=self._may_empty,
             )
             await self._serve(parts, sockets, certificate, task_status)
 

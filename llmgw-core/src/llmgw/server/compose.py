@@ -97,8 +97,11 @@ def compose(
     *,
     store: Store | None,
     known_nodes: int | None,
+    may_empty: bool = False,
 ) -> Parts:
-    """Make all parts. known_nodes: how many the store knows; None: no control plane runs.
+    """Make all parts.
+
+    known_nodes: how many the store knows; None: no control plane runs. may_empty: as `Deposits`.
 
     Raises ConfigError for what only shows now: a dispatcher that is not installed, a taken
     address of agents, a key file that cannot be read.
@@ -124,7 +127,9 @@ def compose(
     if store is not None and known_nodes is not None:
         fleet = _fleet(loaded, registry, clock, router, feed, endpoints, store, known_nodes)
         router.nudges = feed.nudges = fleet.plane
-    books = _books(loaded, clock, router, feed, fleet, store) if store is not None else None
+    books = None
+    if store is not None:
+        books = _books(loaded, clock, router, feed, fleet, store, may_empty)
     feeding = Feeding(
         feed,
         LastTable(loaded.state_dir / LAST_TABLE_FILE) if fleet else None,
@@ -192,6 +197,7 @@ def _books(
     feed: FeedSource,
     fleet: Fleet | None,
     store: Store,
+    may_empty: bool,
 ) -> Books:
     def keys_changed(keys: tuple[ApiKey, ...], spend: tuple[KeySpend, ...]) -> None:
         router.keys.replace(keys, spend)
@@ -214,6 +220,7 @@ def _books(
         files=models_by_file(loaded),
         imported=follower.refresh,
         clock=clock,
+        may_empty=may_empty,
     )
     return Books(store=store, follower=follower, deposits=deposits)
 

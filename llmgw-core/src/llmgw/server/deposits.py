@@ -43,13 +43,16 @@ class Deposits:
         files: ModelsByFile,
         imported: Callable[[], Awaitable[None]],
         clock: Clock,
+        may_empty: bool = False,
     ) -> None:
+        """may_empty: a file that vanished or is empty takes its models away."""
         self._store = store
         self._ledger = ledger
         self._fleet = fleet
         self._files: ModelsByFile | None = files  #: None: they are in the store
         self._on_import = imported
         self._clock = clock
+        self._may_empty = may_empty
         self._compared: ModelsByFile | None = None
         self._seen: frozenset[str] = frozenset()
         self._seen_at = float("-inf")
@@ -96,7 +99,7 @@ class Deposits:
         if files is None:
             return
         try:
-            await self._store.run(partial(self._write_files, files))
+            orphans = await self._store.run(partial(self._write_files, files))
         except NotLeader as error:
             await self._compare(files, error)
             raise
@@ -106,6 +109,12 @@ class Deposits:
             self._refused = str(error)
             return
         self._refused = None
+        if orphans:
+            log.warning(
+                "models kept though their file has vanished or is empty",
+                models=", ".join(orphans),
+                way_out="start the server with --allow-empty to remove them",
+            )
         if self._files is files:
             self._files = None
         await self._on_import()
@@ -125,20 +134,30 @@ class Deposits:
             )
         self._compared = files
 
-    def _write_files(self, files: ModelsByFile) -> None:
-        """Make the store's entries of files what the files say. On the store thread."""
+    def _write_files(self, files: ModelsByFile) -> list[str]:
+        """Make the store's entries of files what the files say. On the store thread.
+
+        Returns the models that stay though no file has them: theirs has vanished or is empty,
+        which is an accident more often than it is meant.
+        """
         owned: dict[str, list[Model]] = {}
         for entry in self._store.catalog.entries():
             if entry.owner.startswith(_FILE):
                 owned.setdefault(entry.owner.removeprefix(_FILE), []).append(entry.model)
+        said = {model.name for told in files.values() for model in told}
+        orphans: list[str] = []
         # Names leave first: a model may have moved from one file to another.
         for name, models in owned.items():
-            said = {model.name for model in files.get(name, ())}
-            kept = [model for model in models if model.name in said]
+            told_here = {model.name for model in files.get(name, ())}
+            kept = [model for model in models if model.name in told_here]
+            if not told_here and not self._may_empty:
+                kept = [model for model in models if model.name not in said]
+                orphans += [model.name for model in kept]
             if len(kept) != len(models):
                 self._store.catalog.replace_owned(_FILE + name, kept, who=_FILE + name)
         for name, told in files.items():
             self._store.catalog.replace_owned(_FILE + name, told, who=_FILE + name)
+        return orphans
 
     async def _nodes(self, nodes: Sequence[NodeView]) -> None:
         present = [node for node in nodes if node.record.inventory is not None]
