@@ -37,7 +37,8 @@ class UpPlan:
             for path, value in self.flags.items()
             for part in (f"--{path.replace('_', '-')}", value)
         )
-        return ("--config", str(self.config), *options)
+        # What is served is what this command line names, not what an earlier one did.
+        return ("--config", str(self.config), "--allow-empty", *options)
 
 
 def plan_up(what: Path | None, *, state_dir: Path, listen: str, admin_listen: str) -> UpPlan:
