@@ -7,8 +7,9 @@ measured (`nox -s bench`). Core has already left out endpoints that may not be u
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId
@@ -42,9 +43,8 @@ class EndpointLoad(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedRequest:
-    """What a balancer may look at."""
+class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a balancer may look at. A struct and no dataclass: one is made for each request."""
 
     model: str
     session_key: str | None  #: from the configured header or the `user` field

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from llmgw.contracts.balancing import RoutedRequest
 from llmgw.router.keys import Charge, KeyGrant
@@ -10,9 +10,8 @@ from llmgw.router.routes import Route
 from llmgw.router.table import ModelRoute
 
 
-@dataclass(slots=True, kw_only=True)
-class Envelope:
-    """One request on its way. Not frozen, for price: built once per request, changed by nobody."""
+class Envelope(msgspec.Struct, kw_only=True):
+    """One request on its way. A struct, for price: it is made for each request."""
 
     route: Route
     target: ModelRoute  #: what the asked name means in the table that it was looked up in
@@ -33,4 +32,4 @@ class Envelope:
     charge: Charge  #: what the key has been charged until the true figures are known
     wants_reasons: bool = False
     started: float = 0.0  #: monotonic seconds, when the last byte was in
-    reply_headers: bytes = field(default=b"")  #: of every answer: request id, rate limits
+    reply_headers: bytes = b""  #: of every answer: request id, rate limits

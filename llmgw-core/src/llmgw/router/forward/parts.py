@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from llmgw.clock import Clock
 from llmgw.config.server import Deadlines
 from llmgw.domain.ids import EndpointId
@@ -18,9 +20,8 @@ from llmgw.router.sse import Usage
 from llmgw.router.timers import TimerWheel
 
 
-@dataclass(slots=True)
-class Ending:
-    """One request that is over, for accounting. Not frozen, for price."""
+class Ending(msgspec.Struct, kw_only=True):
+    """One request that is over, for accounting."""
 
     envelope: Envelope
     endpoint: str | None  #: the last one tried; None: none
