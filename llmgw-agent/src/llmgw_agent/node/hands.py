@@ -135,7 +135,7 @@ class NodeHands:
             state=state,
             exit=end,
             is_locked=self._folder.is_locked(),
-            main=processes.process_table().get(state.pid) if state else None,
+            main=processes.entry_of(state.pid) if state else None,
         )
         if state is not None and state.boot_id == self._host.boot_id:
             own.state = state

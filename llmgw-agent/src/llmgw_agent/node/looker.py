@@ -37,7 +37,7 @@ class Looker:
         at.log.pull()
         grew = at.log.read_bytes != self._read_bytes
         self._read_bytes = at.log.read_bytes
-        computing = await anyio.to_thread.run_sync(self._survey, at, life.ready_at is None)
+        computing = await anyio.to_thread.run_sync(self._survey, at, life.phase is Phase.WARMING)
         seen = Looked(healthy=False, grew=grew, computing=computing)
         if record.ready is None or record.port is None:
             return replace(seen, healthy=True, warm_up="")  # a rank that serves no HTTP
@@ -53,7 +53,7 @@ class Looker:
 
     def _survey(self, at: Incarnation, fresh: bool) -> bool:
         """Remember the tree; return whether it has used half a core since the last look."""
-        # Where identity is still to be proven, processes of a moment ago must be seen.
+        # Of an engine that is still coming up, processes of a moment ago must be seen.
         table = processes.process_table() if fresh else self._host.table()
         at.known = at.tree(table)
         now = self._host.clock.monotonic()

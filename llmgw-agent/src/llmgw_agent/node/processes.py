@@ -46,6 +46,11 @@ def boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def entry_of(pid: int) -> ProcessEntry | None:
+    """Return whoever has this pid now; None if nobody has, or a zombie."""
+    return _entry(pid, with_cookie=True)
+
+
 def find(pid: int) -> Process | None:
     """Return the process that has this pid now; None if there is none, or a zombie."""
     entry = _entry(pid, with_cookie=False)

@@ -23,6 +23,7 @@ from llmgw_agent.node.statefolder import is_agent_alive
 log = get_logger(__name__)
 
 _WRITE_EVERY_S = 5.0
+_PAUSE_S = 0.1
 _FILE = "status.json"
 
 
@@ -90,6 +91,7 @@ class StatusFile:
                 with anyio.move_on_after(_WRITE_EVERY_S):
                     await changes.next_reports()
                 await self._write()
+                await self._clock.sleep(_PAUSE_S)  # many changes at once are one
 
     async def _write(self) -> None:
         epoch, cluster_id = self._allegiance()
