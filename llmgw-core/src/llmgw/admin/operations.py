@@ -126,7 +126,7 @@ async def read_call(
                 kind="permission_error",
             )
     query = _query(operation.query, request)
-    body = None if operation.body is None else await _body(operation.body, request)
+    body = None if operation.body is None else await read_json(operation.body, request)
     return Call(
         parts=parts,
         caller=caller,
@@ -146,7 +146,8 @@ def _query(kind: type[Request], request: HttpRequest) -> Request:
     return validated(kind, values, "query")
 
 
-async def _body(kind: type[Request], request: HttpRequest) -> Request:
+async def read_json(kind: type[Request], request: HttpRequest) -> Request:
+    """Return the body as a value. Raises RequestError 413 or 415, ConfigError for what is wrong."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise RequestError(

@@ -63,6 +63,7 @@ class AdminParts:
     follow: Callable[[], Awaitable[None]] = _nothing_follows
     """Brings the server in step with what was just stored: `store.Follower.refresh`."""
     metrics: Callable[[], Awaitable[bytes]] | None = None  #: Prometheus text
+    api_url: str | None = None  #: of this process's API listener, for the playground
     server_log: Sequence[str] = ()  #: newest lines of this process, oldest first
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "::1")
     """Host names that a browser may have come by; `*` for any, off loopback."""

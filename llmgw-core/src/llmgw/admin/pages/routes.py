@@ -15,13 +15,14 @@ from starlette.routing import Route
 
 from llmgw.admin.audit import record_change
 from llmgw.admin.auth import Authenticator, Caller
-from llmgw.admin.operations import Call, Changed, NoQuery, read_body, validated
+from llmgw.admin.operations import Call, Changed, NoQuery, read_body, read_json, validated
 from llmgw.admin.pages import texts
 from llmgw.admin.pages.actions import ACTIONS, Action
+from llmgw.admin.pages.playground import ChatRequest, chat
 from llmgw.admin.pages.sessions import COOKIE, LIFETIME_S, Sessions
 from llmgw.admin.pages.views import VIEWS, View
 from llmgw.admin.parts import AdminParts
-from llmgw.admin.replies import status_of
+from llmgw.admin.replies import error_response, status_of
 from llmgw.domain.secret import Secret
 from llmgw.errors import LlmgwError, RequestError
 from llmgw.store.tokens import Role
@@ -31,6 +32,7 @@ _HERE = Path(__file__).parent.parent
 _STATIC = {
     "app.css": "text/css",
     "htmx.min.js": "text/javascript",
+    "playground.js": "text/javascript",
     "NOTICE.txt": "text/plain",
 }
 
@@ -47,6 +49,7 @@ def page_routes(parts: AdminParts, authenticator: Authenticator) -> list[Route]:
         Route(f"{ROOT}/sign-out", site.sign_out, methods=["POST"]),
         Route(f"{ROOT}/static/{{name}}", _static),
     ]
+    routes.append(Route(f"{ROOT}/playground", site.chat, methods=["POST"]))
     routes += [Route(ROOT + view.path, site.page(view), methods=["GET"]) for view in VIEWS]
     routes += [Route(ROOT + item.path, site.form(item), methods=["POST"]) for item in ACTIONS]
     return routes
@@ -100,8 +103,7 @@ class _Site:
                 return RedirectResponse(f"{ROOT}/sign-in", 303)
             operation = action.operation
             try:
-                if request.headers.get("origin") is None:
-                    raise RequestError("the form was not sent by a page of this server", status=403)
+                _refuse_without_origin(request)
                 call = self._call(request, caller, operation.role or Role.ADMIN)
                 if operation.body is not None:
                     body = validated(operation.body, action.body(await _form(request)), "form")
@@ -117,6 +119,18 @@ class _Site:
             return RedirectResponse(ROOT + action.back.format_map(parts), 303)
 
         return act
+
+    async def chat(self, request: HttpRequest) -> Response:
+        """Answer the playground's script: a stream, or an error as the API has it."""
+        try:
+            caller = await self._caller(request)
+            if caller is None:
+                raise RequestError("sign in again", status=401, code="unauthorized")
+            _refuse_without_origin(request)
+            call = self._call(request, caller, Role.OPERATOR)
+            return await chat(replace(call, body=await read_json(ChatRequest, request)))
+        except LlmgwError as error:
+            return error_response(error)
 
     async def sign_in(self, request: HttpRequest) -> Response:
         """Ask for a token; begin a session for a good one."""
@@ -197,6 +211,12 @@ class _Site:
         # A list of thousands takes a tenth of a second, in which heartbeats would wait.
         page = self._templates.get_template(f"{template}.html")
         return HTMLResponse(await anyio.to_thread.run_sync(page.render, values), status)
+
+
+def _refuse_without_origin(request: HttpRequest) -> None:
+    # A foreign one never comes this far (`guard`); a browser always sends one with a POST.
+    if request.headers.get("origin") is None:
+        raise RequestError("this was not sent by a page of this server", status=403)
 
 
 async def _to_overview(_request: HttpRequest) -> Response:

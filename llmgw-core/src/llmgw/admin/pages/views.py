@@ -172,5 +172,12 @@ VIEWS = (
     View(path="/replicas", title="Replicas", template="replicas", role=Role.VIEWER, load=replicas),
     View(path="/events", title="Events", template="events", role=Role.VIEWER, load=events),
     View(path="/logs", title="Logs", template="logs", role=Role.OPERATOR, load=logs),
+    View(
+        path="/playground",
+        title="Playground",
+        template="playground",
+        role=Role.OPERATOR,
+        load=models,
+    ),
     View(path="/keys", title="Keys and usage", template="keys", role=Role.VIEWER, load=keys),
 )
