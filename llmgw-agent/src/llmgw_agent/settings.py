@@ -35,9 +35,12 @@ def _safe(name: str) -> str:
 
 def _address(text: str) -> str:
     try:
-        return str(ipaddress.ip_address(text.strip("[]")))
+        address = ipaddress.ip_address(text.strip("[]"))
     except ValueError:
         raise ValueError(f"must be an IP address of this machine, got {text!r}") from None
+    if address.is_unspecified:
+        raise ValueError(f"must be the one address that routers reach, got {text!r}")
+    return str(address)
 
 
 def _network(text: str) -> str:

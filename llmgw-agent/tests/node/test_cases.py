@@ -170,10 +170,10 @@ def _descriptors(pid: int) -> set[str]:
     return {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
 
 
-async def test_twenty_starts_and_stops_all_come_to_their_end(node: Any, spec: Any) -> None:
+async def test_ten_starts_and_stops_all_come_to_their_end(node: Any, spec: Any) -> None:
     """C042, in small: none hangs, and nothing is left."""
     async with node.running():
-        for number in range(10):
+        for number in range(5):
             async with anyio.create_task_group() as group:
                 for place in range(2):
                     group.start_soon(_start_and_stop, node, spec(f"r{number}-{place}.0"))
@@ -227,3 +227,28 @@ async def test_a_shard_whose_order_was_lost_is_taken_over_from_its_folder(
     async with node.running():
         after = await node.wait_state("r1.0", ShardState.READY)
     assert (after.shard.pid, after.epoch) == (before.shard.pid, before.epoch)
+
+
+async def test_a_full_disk_leaves_what_runs_alone_and_heals_by_itself(node: Any, spec: Any) -> None:
+    """F18: the state folder takes no more; a link to /dev/full stands in for each new file."""
+    async with node.running():
+        node.start(spec(say_every=0.01))
+        before = await node.wait_state("r1.0", ShardState.READY)
+        full = node.state / ".assigned.json.new"
+        full.symlink_to("/dev/full")
+        assert node.start(spec("r2.0")).code == "disk_full"
+        assert node.report("r1.0").shard.pid == before.shard.pid
+        assert node.start(spec("r2.0")) is None  # there is room again
+        await node.wait_state("r2.0", ShardState.READY)
+        assert node.report("r1.0").shard == before.shard
+
+
+async def test_another_shards_order_interrupts_nothing(node: Any, spec: Any) -> None:
+    async with node.running():
+        node.start(spec(token_delay=0.6, tokens=1))
+        await node.wait_state("r1.0", ShardState.STARTING)
+        for number in range(2, 7):
+            await anyio.sleep(0.15)
+            node.stop(f"r{number}.0", epoch=number)  # of nobody, but a change of the set
+        report = await node.wait_state("r1.0", ShardState.READY, limit_s=3)
+    assert report.shard.incarnation == 1

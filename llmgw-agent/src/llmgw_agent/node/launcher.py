@@ -114,7 +114,12 @@ class Launcher:
                 stderr=words,
                 start_new_session=True,
                 close_fds=True,
-                env={},
+                # A Python whose library lies in an odd place needs this to start at all.
+                env={
+                    name: value
+                    for name, value in self._host.environment.items()
+                    if name == "LD_LIBRARY_PATH"
+                },
             )
         # It is meant to outlive this object, and us: `Popen` would warn of it for ever.
         started.returncode = 0

@@ -74,6 +74,8 @@ class Looker:
         found = await anyio.to_thread.run_sync(
             processes.listener, port, self._host.address, at.known
         )
+        if at.state is None or not processes.is_alive(at.state.main):
+            raise NoAnswer("it has just ended")  # and its socket with it: that proves nothing
         if found is Listener.FOREIGN:
             return f"port {port} is answered by a process that is not this engine's"
         if found is Listener.NOBODY:

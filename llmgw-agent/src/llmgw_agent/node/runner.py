@@ -88,8 +88,12 @@ class Runner:
         self.taken_over = anyio.Event()  #: set once it is known how the shard was left
 
     def nudge(self) -> None:
-        """The order may have changed."""
-        self._changed.set()
+        """The assignments have changed, and with them perhaps this shard's.
+
+        Others' changes interrupt nothing: a first request may take minutes of compilation.
+        """
+        if self._order() != self._assigned:
+            self._changed.set()
 
     async def run(self) -> None:
         """Return when the shard was stopped and nothing of it is left."""

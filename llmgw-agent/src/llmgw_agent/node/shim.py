@@ -153,7 +153,11 @@ class Refusal(Exception):
 
 def hold(path: str) -> int:
     """Take the lock at `path` and return its descriptor, which no child inherits."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        # Not created where it is: kernels refuse that for another user's file in a shared folder.
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -178,7 +182,9 @@ def hold_devices(paths: list[str]) -> None:
     """Take the host-wide lock of each device, kept until this process ends."""
     for path in paths:
         try:
-            hold(path)
+            descriptor = hold(path)
+            with contextlib.suppress(OSError):
+                os.fchmod(descriptor, 0o666)  # for agents of other users, despite the umask
         except OSError as error:
             raise Refusal(DEVICE_BUSY, f"{os.path.basename(path)}: {error.strerror}") from error
 

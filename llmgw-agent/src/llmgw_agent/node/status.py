@@ -81,6 +81,7 @@ class StatusFile:
         self._allegiance = allegiance
         self._servers = servers
         self._clock = clock
+        self._complained = False
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Write on every change and every few seconds, until cancelled."""
@@ -114,8 +115,11 @@ class StatusFile:
         )
         try:
             await anyio.to_thread.run_sync(_replace, self._path, msgspec.json.encode(status))
+            self._complained = False
         except OSError as error:
-            log.warning("status cannot be written", reason=str(error))
+            if not self._complained:
+                log.warning("status cannot be written", reason=str(error), next="trying on")
+            self._complained = True
 
 
 def read_status(state_dir: Path) -> AgentStatus:

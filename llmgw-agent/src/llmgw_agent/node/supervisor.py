@@ -14,6 +14,7 @@ from llmgw.domain.ids import ShardId
 from llmgw.logs import get_logger
 from llmgw_agent.node import processes
 from llmgw_agent.node.assignments import Assigned, Assignments
+from llmgw_agent.node.durable import DiskFull
 from llmgw_agent.node.hands import Hands, NodeHands
 from llmgw_agent.node.host import Host
 from llmgw_agent.node.logs import LogBook
@@ -103,12 +104,22 @@ class Supervisor:
                 folder.remove()
                 continue
             log.warning("shard without an assignment taken over", shard=shard)
-            self._assignments.put(Assigned(spec=record.shard, epoch=record.epoch))
+            try:
+                self._assignments.put(Assigned(spec=record.shard, epoch=record.epoch))
+            except DiskFull as error:
+                log.warning("it waits for the next start", shard=shard, reason=str(error))
 
     def _start_runners(self, group: TaskGroup) -> None:
         for shard, assigned in self._assignments.all().items():
             if shard not in self._runners:
-                hands = self._make_hands(self._host, ShardFolder(self._shards / shard), assigned)
+                try:
+                    hands = self._make_hands(
+                        self._host, ShardFolder(self._shards / shard), assigned
+                    )
+                except (DiskFull, OSError) as error:
+                    log.warning("shard cannot be begun", shard=shard, reason=str(error))
+                    group.start_soon(self._try_again)
+                    continue
                 self._hands[shard] = hands
                 self._runners[shard] = self._runner(assigned, hands)
                 self._logs.add(shard, _description(assigned), hands.incarnation.log)
@@ -139,6 +150,10 @@ class Supervisor:
             self._hands.pop(shard, None)
             self._logs.discard(shard)
             self._changed.set()
+
+    async def _try_again(self) -> None:
+        await self._host.clock.sleep(_RUNNER_PAUSE_S)
+        self._changed.set()
 
     async def _end_orphans(self) -> None:
         """Kill what carries this agent's cookie but has no folder, 30 s after it was first seen."""
