@@ -160,7 +160,8 @@ class Server:
         token = admin_token(self._loaded.state_dir, settings.auth.admin_token_file)
         api = address_of(sockets.api[0])
         workers = self._workers(sockets.api, parts, token) if settings.workers > 1 else None
-        admin = self._admin(parts, token, workers)
+        scheme = "http" if certificate is None else "https"
+        admin = self._admin(parts, token, workers, api_url=f"{scheme}://{api}")
         admin_listener = HttpListener(
             admin,
             sockets.admin,
@@ -227,7 +228,9 @@ class Server:
             clock=self._clock,
         )
 
-    def _admin(self, parts: Parts, token: Secret, workers: Workers | None) -> Application:
+    def _admin(
+        self, parts: Parts, token: Secret, workers: Workers | None, *, api_url: str
+    ) -> Application:
         settings, fleet, books = self._loaded.settings, parts.fleet, parts.books
         is_loopback = Address.parse(settings.admin_listen).is_loopback
         return build_admin(
@@ -243,6 +246,7 @@ class Server:
                 check_catalog=fleet.plane.check_catalog if fleet else lambda _: (),
                 follow=books.follower.refresh if books else anyio.lowlevel.checkpoint,
                 metrics=partial(self._metrics, parts, workers),
+                api_url=api_url,
                 server_log=self._log_lines,
                 allowed_hosts=_LOOPBACK_HOSTS if is_loopback else ("*",),
             )
