@@ -50,7 +50,7 @@ http {{
 """
 HAPROXY = """\
 global
-  maxconn 16384
+  maxconn 4096
   nbthread 1
 defaults
   mode http
@@ -127,7 +127,7 @@ def running(words: list[str], env: dict[str, str], port: int, core: int) -> Iter
         deadline = time.monotonic() + 20
         while True:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{words[0]} did not come up")
+                raise RuntimeError(f"{words[0]} did not come up")
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1).close()
             except urllib.error.HTTPError:
@@ -223,7 +223,10 @@ def main() -> None:
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
     for number in range(given.rounds):
         for target in given.targets.split(","):
-            measure_target(target, given.seconds, results)
+            try:
+                measure_target(target, given.seconds, results)
+            except (RuntimeError, subprocess.CalledProcessError) as error:
+                print(f"{target} is left out: {error}", file=sys.stderr)
             print(f"round {number + 1}: {target}", file=sys.stderr, flush=True)
     print(table(results))
 
