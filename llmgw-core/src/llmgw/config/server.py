@@ -52,6 +52,7 @@ class StaticEndpoint(Section):
     """An engine that llmgw did not start and does not supervise."""
 
     id: Annotated[str, Field(min_length=1)]
+    """Its name in metrics, logs and `llmgw ctl endpoints`."""
     url: Annotated[str, AfterValidator(_base_url)]
     """http or https base URL, without `/v1`; a slash at its end is dropped."""
     models: Annotated[tuple[Annotated[str, AfterValidator(_model_name)], ...], Field(min_length=1)]
@@ -59,28 +60,42 @@ class StaticEndpoint(Section):
     engine: str = ""
     """Adapter whose metrics and errors it has; empty: unknown."""
     pool: str = "static"
+    """The part of the fleet that it belongs to, for routing profiles with `pools`."""
     weight: Annotated[float, Field(gt=0)] = 1.0
+    """Share of traffic among endpoints of equal priority."""
     priority: int = 0
+    """Higher is preferred; lower ones get what does not fit."""
     api_key_file: Path | None = None
+    """File with the bearer token that the engine asks for."""
     headers: Mapping[str, str] = {}
+    """Added to each request."""
     health_path: str | None = "/health"
+    """Looked at by the router; null: never."""
     max_inflight: Annotated[int, Field(ge=1)] | None = None
+    """Requests at a time; null: not limited."""
 
 
 class Deadlines(Section):
     """How long each phase of a request may take."""
 
     connect: Seconds = 2.0
+    """To an engine."""
     first_byte_min: Seconds = 60.0
+    """The least time for the first byte of a stream."""
     first_byte_max: Seconds = 600.0
     """A stream's first byte is due after min(max, max(min, 10 + prompt_tokens / 500)) seconds."""
     between_chunks: Seconds = 60.0
+    """Of a stream, while the engine says nothing."""
     client_stalled: Seconds = 60.0
     """A client that does not read for this long is cut, and its engine's work with it."""
     whole_request: Seconds | None = None
+    """From the first byte in to the last byte out; null: no limit."""
     request_head: Seconds = 10.0
+    """For a client to send its request's head."""
     request_body_idle: Seconds = 60.0
+    """Between two parts of a request's body."""
     keep_alive: Seconds = 75.0
+    """An idle connection of a client is closed after this."""
     queue: Seconds = 30.0
     """Longest wait for a slot of a running model."""
     wake_wait: Seconds = 300.0
@@ -95,12 +110,15 @@ class Ejection(Section):
     failures: Annotated[int, Field(ge=1)] = 5
     """Failures in a row. 4xx and 429 never count."""
     base: Seconds = 30.0
+    """Length of the first ejection; each further one is longer by as much."""
     cap: Seconds = 300.0
+    """Longest ejection."""
     max_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """At most this share of a model's endpoints, and never the last one."""
     panic_below: Annotated[float, Field(ge=0, le=1)] = 0.5
     """With fewer healthy ones than this share, every ready endpoint is used."""
     slow_start: Seconds = 30.0
+    """An endpoint that comes back gets its whole share only after this."""
 
 
 class Retry(Section):
@@ -109,25 +127,33 @@ class Retry(Section):
     budget: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Share of the model's requests in ten seconds."""
     budget_floor: Annotated[int, Field(ge=0)] = 3
+    """Retries in flight that are always allowed, for models with few requests."""
 
 
 class HealthChecks(Section):
     """The router's own look at engines."""
 
     interval: Seconds = 5.0
+    """Between two looks at one engine."""
     timeout: Seconds = 10.0
+    """A look without an answer for this long has failed."""
     bad: Annotated[int, Field(ge=1)] = 3
+    """Failed looks in a row after which it gets no requests."""
     good: Annotated[int, Field(ge=1)] = 2
+    """Good looks in a row after which it gets requests again."""
     stuck_after: Seconds = 60.0
     """Requests run but no token counter moves for this long: not ready."""
     load_interval: Seconds = 1.0
+    """Between two readings of an engine's metrics page."""
 
 
 class RoutingProfile(Section):
     """A named way of choosing endpoints."""
 
     balancer: str = "least_outstanding"
+    """Name of a balancer; `llmgw plugins` lists those that there are."""
     options: Mapping[str, object] = {}
+    """Options of the balancer, by its own names."""
     pools: tuple[str, ...] = ()
     """Only endpoints of these pools are used; empty: all."""
 
@@ -136,6 +162,7 @@ class Queueing(Section):
     """How many requests may wait, per model."""
 
     length: Annotated[int, Field(ge=0)] = 1024
+    """Requests that wait for one model; further ones are refused with 429."""
     classes: tuple[str, ...] = ("high", "normal", "low")
     """Priority classes, the most urgent first; header `x-llmgw-priority` names one."""
 
@@ -144,6 +171,7 @@ class RouterSettings(Section):
     """The data plane."""
 
     default_profile: str = "least_outstanding"
+    """For models whose entry names no `routing`."""
     profiles: Mapping[str, RoutingProfile] = {}
     """Named routing profiles; every balancer is one by its own name as well."""
     deadlines: Deadlines = Deadlines()
@@ -152,14 +180,19 @@ class RouterSettings(Section):
     health: HealthChecks = HealthChecks()
     queue: Queueing = Queueing()
     body_limit_mib: Annotated[float, Field(gt=0)] = 64.0
+    """Largest request body."""
     max_connections: Annotated[int, Field(ge=1)] = 16384
+    """Of clients, at a time."""
     max_connections_per_address: Annotated[int, Field(ge=1)] | None = None
+    """Likewise, of one address that is not loopback; null: no limit of its own."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks whose X-Forwarded-For is believed."""
+    """Without effect in this release; meant for networks whose X-Forwarded-For is believed."""
     path_prefix: str = ""
     """Path below which a proxy mounts the API, e.g. `/llm`."""
     cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may call the API."""
     access_log: bool = True
+    """One log line a request, without its content."""
 
 
 class ControlSettings(Section):
@@ -170,20 +203,33 @@ class ControlSettings(Section):
     interval: Seconds = 5.0
     """Longest time between two passes; events wake it earlier."""
     base_backoff: Seconds = 5.0
+    """First pause before a failed start is tried again elsewhere; doubled each time."""
     max_backoff: Seconds = 300.0
+    """Longest such pause."""
     crash_limit: Annotated[int, Field(ge=1)] = 5
+    """Failures in a row after which a replica moves to another place."""
     suspect_after: Seconds = 15.0
+    """Silence after which a node gets no new replica."""
     disconnected_after: Seconds = 45.0
+    """Silence after which a node counts as disconnected; its endpoints stay."""
     lost_after: Seconds | None = 300.0
     """null: a node never becomes lost by itself."""
     settle: Seconds = 30.0
+    """Longest wait for known nodes after a start, before anything is ordered."""
     publish_interval: Seconds = 1.0
+    """Longest time between two looks at what routers should know."""
     port_range: tuple[int, int] = (20000, 29999)
+    """Ports for engines, inclusive."""
     mgmt_interface: str | None = None
+    """Without effect in this release; an agent's `data_address` says where engines meet."""
     placement_policy: str = "pack"
+    """Name of the policy that ranks places: `pack`, `spread`, `fabric`, or a plugin's."""
     dispatcher: str = "grpc"
+    """Name of the way to reach nodes."""
     lease_store: str = "store"
+    """Name of the way to agree on one leader."""
     drain_limit: Seconds = 300.0
+    """A replica that is told to go is stopped after this, whatever it still computes."""
 
 
 class StoreSettings(Section):
@@ -197,7 +243,9 @@ class TlsSettings(Section):
     """Certificate of the API and admin listeners; files are read again when they change."""
 
     certificate: Path | None = None
+    """PEM file, the server's own certificate first."""
     key: Path | None = None
+    """PEM file."""
 
 
 class AuthSettings(Section):
@@ -210,17 +258,21 @@ class AuthSettings(Section):
     admin_token_file: Path | None = None
     """null: `<state_dir>/admin.token`, made at first start."""
     insecure_bind: bool = False
+    """Allow addresses off this machine without TLS and keys."""
 
 
 class OutgoingSettings(Section):
     """Where URLs from the catalog or from clients may lead."""
 
     allow: tuple[str, ...] = ()
+    """Without effect in this release; agents have `weights.networks`."""
 
 
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is written."""
     format: Literal["text", "json"] = "text"
+    """`json` writes one object a line."""
 
 
 class ServerSettings(Section):
@@ -235,17 +287,23 @@ class ServerSettings(Section):
     agent_listen: Annotated[str, AfterValidator(_listening_or_socket)] = "127.0.0.1:8082"
     """Where agents come; `unix:/PATH` for one machine."""
     workers: Annotated[int, Field(ge=1, le=256)] = 1
+    """Router processes that share the API's port."""
     store: StoreSettings = StoreSettings()
     endpoints: tuple[StaticEndpoint, ...] = ()
+    """Engines that already run."""
     models: tuple[Model, ...] = ()
+    """Catalog entries that this file owns."""
     catalog_dir: Path | None = None
+    """Folder with catalog files; each owns its entries."""
     router: RouterSettings = RouterSettings()
     control: ControlSettings = ControlSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     outgoing: OutgoingSettings = OutgoingSettings()
     cluster_secret_file: Path | None = None
+    """Secret that encrypts keys in the store; null: one below `state_dir`, made at first start."""
     cluster_secret: SecretStr | None = None
+    """The secret itself, where a file is not wanted."""
     log: LogSettings = LogSettings()
     drain_limit: Seconds = 30.0
     """How long open streams may go on after SIGTERM."""

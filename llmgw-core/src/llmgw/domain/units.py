@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -49,4 +49,6 @@ def format_duration(seconds: float) -> str:
     return "".join(shown) or "0s"
 
 
-Seconds = Annotated[float, BeforeValidator(parse_duration)]
+_Written = Annotated[str, Field(pattern=r"^(\d+(\.\d+)?(ms|s|m|h|d))+$")]
+
+Seconds = Annotated[float, BeforeValidator(parse_duration, json_schema_input_type=float | _Written)]
