@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ class HubSource:
     """Fetches by huggingface_hub, which resumes by itself and is imported only then."""
 
     scheme = "hf"
+
+    def __init__(self, endpoint: str | None = None) -> None:
+        """endpoint: base URL of the hub; None: `HF_ENDPOINT`, or the public one."""
+        self._endpoint = endpoint
 
     def problem(self, ref: str) -> str | None:
         found = _REF.fullmatch(ref)
@@ -50,7 +55,9 @@ class HubSource:
         token = secret.reveal() if secret else None
         repo, revision, pattern = found["repo"], found["rev"], found["pattern"]
         try:
-            info = HfApi(token=token).model_info(repo, revision=revision, files_metadata=True)
+            info = HfApi(endpoint=self._endpoint, token=token).model_info(
+                repo, revision=revision, files_metadata=True
+            )
             wanted = _sizes(info.siblings or (), pattern)
             context.reserve(sum(wanted.values()))
             folder = snapshot_download(
@@ -59,6 +66,7 @@ class HubSource:
                 allow_patterns=list(wanted),
                 local_dir=context.folder / "files",
                 token=token,
+                endpoint=self._endpoint,
                 tqdm_class=_progress(context, sum(wanted.values())),
             )
         except GatedRepoError as error:
@@ -70,11 +78,23 @@ class HubSource:
             raise PermanentError(
                 f"the hub has no {repo} at {revision}, or not for this node's token"
             ) from error
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        except (HfHubHTTPError, LocalEntryNotFoundError, OSError, _transport_error()) as error:
             raise TransientError(f"the model hub cannot be reached for {repo}: {error}") from error
         _check(Path(folder), wanted)
         files = list(wanted)
         return Path(folder) / files[0] if pattern and len(files) == 1 else Path(folder)
+
+
+def _transport_error() -> type[Exception]:
+    """Return the root of errors of the HTTP library that the hub's client uses.
+
+    It was requests, then httpx, then httpx2, and their errors are passed on untranslated.
+    """
+    from huggingface_hub import get_session
+
+    library = sys.modules[type(get_session()).__module__.partition(".")[0]]
+    error: type[Exception] = library.HTTPError
+    return error
 
 
 def _sizes(siblings: Any, pattern: str | None) -> dict[str, int]:

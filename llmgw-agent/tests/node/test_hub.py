@@ -1,0 +1,128 @@
+"""`hf:` against a small hub on loopback."""
+
+import hashlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmgw.contracts.weights import FetchContext
+from llmgw.domain.secret import Secret
+from llmgw.errors import PermanentError, TransientError
+from llmgw_agent.node.weights.faults import Gated
+from llmgw_agent.node.weights.hub import HubSource
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+FILES = {
+    "model.safetensors": b"s" * 5000,
+    "config.json": b"{}",
+    "pytorch_model.bin": b"pickle",
+    "q4/m.gguf": b"GGUF" + b"q" * 100,
+}
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """One repository, `org/name`; `org/gated` asks for a token."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if "/gated" in path:
+            self.answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
+        elif path.startswith("/api/models/org/name/revision/"):
+            siblings = [
+                {"rfilename": name, "size": len(data), "blobId": "b"}
+                for name, data in FILES.items()
+            ]
+            body = json.dumps({"id": "org/name", "sha": SHA, "siblings": siblings}).encode()
+            self.answer(200, body, {"content-type": "application/json"})
+        elif path.startswith(f"/api/models/org/name/tree/{SHA}"):
+            tree = [
+                {"type": "file", "path": name, "size": len(data), "oid": "b"}
+                for name, data in FILES.items()
+            ]
+            self.answer(200, json.dumps(tree).encode(), {"content-type": "application/json"})
+        elif path.startswith(f"/org/name/resolve/{SHA}/"):
+            data = FILES[path.removeprefix(f"/org/name/resolve/{SHA}/")]
+            etag = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+            self.answer(200, data, {"ETag": f'"{etag}"', "X-Repo-Commit": SHA})
+        else:
+            self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+
+    do_HEAD = do_GET  # noqa: N815 -- the library's own name
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *values: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Fetch:
+    def __init__(self, folder: Path) -> None:
+        self.reserved = 0
+        self.seen: list[float] = []
+        self.context = FetchContext(
+            folder=folder,
+            report=lambda done, _: self.seen.append(done),
+            reserve=self._reserve,
+            secrets={"hf": Secret("hf_canary")},
+            roots=(),
+        )
+
+    def _reserve(self, size: int) -> None:
+        self.reserved += size
+
+
+def test_a_repository_is_fetched_at_one_revision_without_its_pickles(
+    tmp_path: Path, hub: str
+) -> None:
+    fetch = Fetch(tmp_path)
+    folder = HubSource(hub).fetch("hf:org/name@main", fetch.context)
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert (folder / "q4" / "m.gguf").is_file()
+    assert not (folder / "pytorch_model.bin").exists()
+    assert fetch.reserved == sum(len(data) for name, data in FILES.items() if "bin" not in name)
+
+
+def test_one_file_of_a_repository_is_that_file(tmp_path: Path, hub: str) -> None:
+    path = HubSource(hub).fetch("hf:org/name@main/q4/*.gguf", Fetch(tmp_path).context)
+    assert path.name == "m.gguf"
+    assert path.read_bytes() == FILES["q4/m.gguf"]
+
+
+def test_a_gated_repository_says_what_to_do_and_not_the_token(tmp_path: Path, hub: str) -> None:
+    with pytest.raises(Gated, match="HUB_TOKEN") as failed:
+        HubSource(hub).fetch("hf:org/gated@main", Fetch(tmp_path).context)
+    assert "canary" not in str(failed.value)
+
+
+def test_a_repository_that_is_not_there_is_named(tmp_path: Path, hub: str) -> None:
+    with pytest.raises(PermanentError, match="org/none"):
+        HubSource(hub).fetch("hf:org/none@main", Fetch(tmp_path).context)
+
+
+def test_a_hub_that_does_not_answer_is_worth_another_try(tmp_path: Path) -> None:
+    with pytest.raises(TransientError, match="org/name"):
+        HubSource("http://127.0.0.1:9").fetch("hf:org/name@main", Fetch(tmp_path).context)
