@@ -80,6 +80,21 @@ async def test_a_wake_that_fails_is_an_error_event_for_streams_and_503_for_other
     assert int(plain.header("retry-after")) >= 1
 
 
+async def test_a_held_stream_that_gets_a_plain_answer_is_told_of_an_error(
+    asleep: Any, make_endpoint: Any
+) -> None:
+    async with (
+        ScriptedEngine(Script.plain({"no": "stream"})) as engine,
+        connect(asleep.port) as client,
+    ):
+        client.send(post(CHAT, {"model": "demo", "stream": True}))
+        answer = await client.answer(head_only=True)
+        asleep.router.publish_endpoints((make_endpoint(engine.url),), Epoch(1))
+        await client.read_body(answer)
+    assert "engine_lost" in answer.events()[-1]
+    assert not answer.ended
+
+
 async def test_the_messages_api_pings_with_its_own_event(asleep: Any) -> None:
     answer = await asleep.ask(post("/v1/messages", {"model": "demo", "stream": True}))
     assert answer.body.startswith(b'event: ping\ndata: {"type":"ping"}\n\n')

@@ -290,6 +290,18 @@ async def test_a_plain_request_may_take_longer_than_a_stream_s_first_byte(
     assert answer.status == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_limit_on_the_whole_request_is_kept_where_one_is_set(
+    start_router: Any, quick: Any, stream: bool
+) -> None:
+    async with ScriptedEngine(Script.raw(Hang())) as engine:
+        router = await start_router(engine.url, settings=quick(whole_request=0.4))
+        answer = await router.chat(stream=stream)
+    assert answer.status == 504
+    assert answer.error()["code"] == "whole_request_timeout"
+    assert router.in_flight == 0
+
+
 async def test_one_hung_engine_does_not_hold_the_rest(
     start_router: Any, make_endpoint: Any
 ) -> None:

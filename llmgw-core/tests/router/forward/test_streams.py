@@ -112,6 +112,19 @@ async def test_an_error_as_first_event_of_the_only_engine_is_a_status(start_rout
     assert answer.error()["message"] == "KV cache exhausted"
 
 
+@pytest.mark.parametrize(("last", "whole"), [("[DONE]", True), (piece("two"), False)])
+async def test_a_stream_that_ends_with_its_connection_is_whole_only_if_it_says_so(
+    start_router: Any, last: str, whole: bool
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    script = Script.raw(head, event(piece("one")), event(last), Close())
+    async with ScriptedEngine(script) as engine:
+        router = await start_router(engine.url)
+        answer = await router.chat(stream=True)
+    assert answer.ended is whole
+    assert ("engine_lost" in answer.events()[-1]) is not whole
+
+
 async def test_a_silent_engine_is_given_up_after_the_limit(start_router: Any, quick: Any) -> None:
     async with ScriptedEngine(Script.events(piece("one"), end=[Hang()])) as engine:
         router = await start_router(engine.url, settings=quick(between_chunks=0.3))

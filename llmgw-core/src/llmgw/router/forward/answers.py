@@ -111,10 +111,11 @@ class Answer(Protocol):
 class StreamAnswer:
     """Events pass as they come; only what the exchange needs of them is looked at."""
 
-    __slots__ = ("_cutter", "_last", "_target")
+    __slots__ = ("_cutter", "_ends_by_close", "_last", "_target")
 
-    def __init__(self, target: AnswerTarget) -> None:
+    def __init__(self, target: AnswerTarget, *, ends_by_close: bool) -> None:
         self._target = target
+        self._ends_by_close = ends_by_close
         self._cutter = EventCutter()
         self._last = b""
 
@@ -159,7 +160,7 @@ class StreamAnswer:
         if rest.strip():
             # The end of the stream ends its last event too.
             self._pass(rest + b"\n\n")
-        if self._target.has_shown:
+        if self._target.has_shown and (self.is_whole() or not self._ends_by_close):
             self._target.close_answer()
         else:
             self._target.engine_vanished()

@@ -206,7 +206,7 @@ class Exchange:
             self._client.deadline.set(self._within(self._first_byte_limit()))
         else:
             # A plain answer may take as long as it takes; its client is watched instead.
-            self._client.deadline.due = self._whole_due
+            self._client.deadline.set(self._whole_due - parts.wheel.now)
         connection.send(self, parts.heads.request_head(endpoint, envelope, len(body)), body)
 
     def _served_name(self, endpoint: Endpoint) -> str:
@@ -242,7 +242,7 @@ class Exchange:
         elif self._assembles is not None:
             self._answer = AssembledAnswer(self, head, self._assembles)
         else:
-            self._answer = StreamAnswer(self)
+            self._answer = StreamAnswer(self, ends_by_close=not _is_framed(head))
 
     def answer_data(self, data: bytes) -> None:
         answer = self._answer
@@ -320,6 +320,9 @@ class Exchange:
         client.write(self._stream_head() + client.piece(block))
 
     def show_start(self, head: AnswerHead, length: int | None, data: bytes) -> None:
+        if self._committed:
+            self.engine_vanished()  # the client was promised events
+            return
         self._first_byte()
         self._committed = True
         self._pieces = length is None
@@ -331,6 +334,9 @@ class Exchange:
         self._client.write(self._client.piece(data) if self._pieces else data)
 
     def show_whole(self, head: AnswerHead, body: bytes) -> None:
+        if self._committed:
+            self.engine_vanished()  # the client was promised events
+            return
         self._first_byte()
         client = self._client
         start = client.head(head.status, passed_headers(head) + self._reply_headers(), len(body))
@@ -561,7 +567,7 @@ class Exchange:
         if series is not None and reservation is not None and outcome is not None:
             _observe(series, envelope.stream, usage, first_s, duration_s)
             self._release(outcome)
-        else:
+        elif outcome is None:
             parts.metrics.count_refused(envelope.target.name, status)
         parts.ended(
             Ending(
@@ -575,6 +581,11 @@ class Exchange:
                 duration_s=duration_s,
             )
         )
+
+
+def _is_framed(head: AnswerHead) -> bool:
+    """Whether the end of an answer can be told from a connection that broke."""
+    return any(name in (b"transfer-encoding", b"content-length") for name, _ in head.headers)
 
 
 def _observe(

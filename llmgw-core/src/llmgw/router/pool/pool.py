@@ -20,8 +20,8 @@ from llmgw.router.pool.connection import READ_HIGH, READ_LOW, EngineConnection
 from llmgw.router.timers import Deadline, TimerWheel
 
 IDLE_LIMIT = 1024  #: kept per endpoint; more are closed after use
-# Python engines' servers close idle connections after 5 s. Keeping one longer costs a
-# failed write and a new connection; half of that time makes this rare.
+# Engines close idle connections sooner (Python's servers after 5 s), which is seen at once;
+# this is for those that never do.
 IDLE_FOR_S = 60.0
 
 
