@@ -12,7 +12,7 @@ from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId, Epoch, ModelName, ReplicaId
 from llmgw.errors import ConfigError
 from llmgw.server.compose import models_by_file, needs_store
-from llmgw.server.standalone import keys_are_open
+from llmgw.server.standalone import keys_are_open, warn_of_exposure
 from llmgw.server.static import EndpointsOfBoth, static_endpoints
 from llmgw.testing.cluster import registry_of_fakes
 
@@ -39,6 +39,16 @@ def test_keys_are_asked_for_wherever_other_machines_come(
     settings: dict[str, Any], is_open: bool
 ) -> None:
     assert keys_are_open(loaded(**settings).settings) is is_open
+
+
+def test_what_an_insecure_bind_opens_is_said_at_each_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warn_of_exposure(loaded(auth={"insecure_bind": True}).settings)
+    assert caplog.messages == []
+    warn_of_exposure(loaded(auth={"insecure_bind": True}, listen="0.0.0.0:80").settings)
+    assert caplog.messages == ["listening beyond this machine without TLS"]
+    assert caplog.records[0].__dict__["fields"]["keys"] == "not asked for"
 
 
 @pytest.mark.parametrize(

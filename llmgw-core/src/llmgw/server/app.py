@@ -39,6 +39,7 @@ from llmgw.server.listeners import address_of, bound, shared
 from llmgw.server.pages import own_page
 from llmgw.server.reload import Reloads
 from llmgw.server.serving import HttpListener
+from llmgw.server.standalone import warn_of_exposure
 from llmgw.server.statedir import admin_token, prepare
 from llmgw.server.static import static_endpoints
 from llmgw.server.tls import Certificate, certificate_of
@@ -109,6 +110,7 @@ class Server:
 
     async def run(self, *, task_status: TaskStatus[Serving]) -> None:
         """Serve. Raises ConfigError before anything was started, if it cannot be."""
+        warn_of_exposure(self._loaded.settings)
         await anyio.to_thread.run_sync(prepare, self._loaded.state_dir)
         certificate = certificate_of(self._loaded.settings.tls)
         with ExitStack() as stack:

@@ -24,7 +24,13 @@ from llmgw.router.usage import UsageLedger
 from llmgw.server.listeners import address_of, bound, shared
 from llmgw.server.router_admin import router_admin
 from llmgw.server.serving import HttpListener
-from llmgw.server.standalone import TABLE_FILE, RouterServing, drain_limit_s, wait_reported
+from llmgw.server.standalone import (
+    TABLE_FILE,
+    RouterServing,
+    drain_limit_s,
+    wait_reported,
+    warn_of_exposure,
+)
 from llmgw.server.statedir import admin_token, prepare
 from llmgw.server.tls import certificate_of
 from llmgw.server.workers import Workers, worker_flags
@@ -100,6 +106,7 @@ class RelayedRouter:
     async def run(self, *, task_status: TaskStatus[RouterServing]) -> None:
         """Serve. Raises ConfigError if an address or the state folder cannot be used."""
         settings = self._loaded.settings
+        warn_of_exposure(settings)
         await anyio.to_thread.run_sync(prepare, self._loaded.state_dir)
         token = admin_token(self._loaded.state_dir, settings.auth.admin_token_file)
         certificate = certificate_of(settings.tls)

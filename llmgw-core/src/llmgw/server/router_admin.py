@@ -18,6 +18,15 @@ from llmgw.server.web import with_token
 _PAGE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+def feed_page(stale: bool) -> bytes:
+    """Return what the metrics page says of the feed."""
+    return (
+        "# HELP llmgw_feed_stale Whether no server answers, so that the last table is served.\n"
+        "# TYPE llmgw_feed_stale gauge\n"
+        f"llmgw_feed_stale {int(stale)}\n"
+    ).encode()
+
+
 def router_admin(
     *,
     is_ready: Callable[[], bool],
@@ -39,8 +48,7 @@ def router_admin(
         return JSONResponse(status, status_code=200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
-        stale = f"# TYPE llmgw_feed_stale gauge\nllmgw_feed_stale {int(is_stale())}\n"
-        return Response(await metrics_page() + stale.encode(), media_type=_PAGE)
+        return Response(await metrics_page() + feed_page(is_stale()), media_type=_PAGE)
 
     return Starlette(
         routes=[

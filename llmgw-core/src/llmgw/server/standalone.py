@@ -89,6 +89,7 @@ class StandaloneRouter:
     async def run(self, *, task_status: TaskStatus[RouterServing]) -> None:
         """Serve. Raises ConfigError if an address or the state folder cannot be used."""
         settings = self._loaded.settings
+        warn_of_exposure(settings)
         await anyio.to_thread.run_sync(prepare, self._loaded.state_dir)
         own_token = self._own_token or admin_token(
             self._loaded.state_dir, settings.auth.admin_token_file
@@ -182,6 +183,23 @@ def keys_are_open(settings: ServerSettings) -> bool:
     if settings.auth.api_keys != "auto":
         return settings.auth.api_keys == "off"
     return Address.parse(settings.listen).is_loopback or settings.auth.insecure_bind
+
+
+def warn_of_exposure(settings: ServerSettings) -> None:
+    """Say at each start what `insecure_bind` has opened; loud, since it is easily forgotten."""
+    if not settings.auth.insecure_bind:
+        return
+    for name in ("listen", "admin_listen"):
+        address = Address.parse(getattr(settings, name))
+        if not address.is_loopback and settings.tls.certificate is None:
+            log.warning(
+                "listening beyond this machine without TLS",
+                setting=name,
+                address=address,
+                keys="not asked for"
+                if name == "listen" and keys_are_open(settings)
+                else "asked for",
+            )
 
 
 def drain_limit_s(loaded: Loaded) -> float:
