@@ -77,9 +77,7 @@ def _endpoint(operation: Operation, parts: AdminParts, authenticator: Authentica
             raise TypeError(f"{operation.method} {operation.path} does not do what it declares")
         if isinstance(answer, Changed):
             await record_change(parts, call.caller.name, answer)
-            return json_response(
-                answer.reply.model_dump_json(), answer.status, dict(answer.headers)
-            )
+            return json_response(answer.reply.model_dump_json(), headers=dict(answer.headers))
         return json_response(answer.model_dump_json()) if isinstance(answer, Reply) else answer
 
     return endpoint

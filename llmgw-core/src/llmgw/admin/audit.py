@@ -12,6 +12,8 @@ log = get_logger(__name__)
 
 async def record_change(parts: AdminParts, who: str, change: Changed) -> None:
     """Note what was done, by whom. Never raises for a store that is away."""
+    if not change.happened:
+        return
     log.info("operator changed something", who=who, kind=change.kind, subject=change.subject)
     store = parts.store
     if store is None:

@@ -42,8 +42,8 @@ class Changed:
     message: str
     before: object = None
     after: object = None
-    status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    happened: bool = True  #: False: all was so already, and there is nothing to record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,12 +63,19 @@ class Follower:
         """Follow for ever; started once everything has been passed on for the first time."""
         await self.refresh()
         task_status.started()
+        away = False
         while True:
             await self._clock.sleep(POLL_S)
             try:
                 await self.refresh()
             except LlmgwError as error:
-                log.warning("store not followed", reason=str(error), retry_in_s=POLL_S)
+                if not away:
+                    log.warning("store not followed", reason=str(error), retry_in_s=POLL_S)
+                away = True
+            else:
+                if away:
+                    log.info("store followed again")
+                away = False
 
     async def _follow_catalog(self) -> None:
         version = await self._store.run(self._store.catalog.version)

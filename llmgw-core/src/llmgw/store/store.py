@@ -91,6 +91,7 @@ class Store:
         await self.run(lambda: self.trust.write_local_token(self._state_dir / "join.token"))
         task_status.started()
         next_refresh = self._clock.monotonic() + REFRESH_S
+        away = False
         while True:
             await self._clock.sleep(FLUSH_S)
             try:
@@ -98,8 +99,11 @@ class Store:
                 if self._clock.monotonic() >= next_refresh:
                     next_refresh = self._clock.monotonic() + REFRESH_S
                     await self.run(self.trust.refresh)
+                away = False
             except StoreUnavailable as error:
-                log.warning("store unavailable", reason=str(error), retry_in_s=FLUSH_S)
+                if not away:
+                    log.warning("events wait for the store", reason=str(error), retry_in_s=FLUSH_S)
+                away = True
 
     def check(self) -> tuple[str, ...]:
         """Return what is wrong with the store, () if nothing."""

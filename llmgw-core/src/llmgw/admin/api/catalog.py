@@ -159,8 +159,9 @@ async def _applied(call: Call, changes: Sequence[CatalogChange], message: str) -
     return Changed(
         reply=reply,
         kind="catalog_changed",
-        subject=" ".join(f"model {change.name}" for change in changes) or "catalog",
-        message=message if changes else "nothing changed",
+        subject=" ".join(f"model {change.name}" for change in changes),
+        message=message,
+        happened=bool(changes),
         after=[item.model_dump(mode="json", exclude={"at"}) for item in reply.changes],
         headers={"etag": f'"{version}"'},
     )
