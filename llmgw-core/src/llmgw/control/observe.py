@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from llmgw.contracts.sinks import UsageSource
 from llmgw.control.decide.lifecycle import settled
-from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, Limits, WeightFacts
+from llmgw.control.decide.snapshot import (
+    ClusterSnapshot,
+    Engine,
+    Limits,
+    ReplicaRecord,
+    WeightFacts,
+)
 from llmgw.control.state.desired import Desired
 from llmgw.control.state.inventory import Inventory
 from llmgw.control.state.leases import Leadership
@@ -15,6 +21,8 @@ from llmgw.control.state.replicas import Replicas
 from llmgw.control.state.wake import Wake
 from llmgw.domain.endpoints import RouterUsage
 from llmgw.domain.ids import Epoch
+
+Fingerprint = tuple[int, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,12 +59,38 @@ class Observer:
         self.settles_in_s: float | None = None
         self.silence_recheck_s: float | None = None
         self.latest: ClusterSnapshot | None = None
+        self._recorded: tuple[Fingerprint, tuple[ReplicaRecord, ...]] | None = None
+
+    def fingerprint(self, now: float) -> Fingerprint:
+        """Return what changes whenever a snapshot would, readings of load and memory left out.
+
+        Cheap beside a snapshot of a large fleet, which would mostly show the same again.
+        """
+        stores = self._stores
+        self.silence_recheck_s = stores.inventory.judge(now).recheck_after_s
+        lease = stores.leadership.lease(now)
+        return (
+            stores.inventory.revision,
+            stores.replicas.changes,
+            stores.desired.revision,
+            stores.wake.changes + stores.desired.changes,
+            lease.epoch if lease else -1,
+            self._settled(now),
+        )
+
+    def _records(self, fingerprint: Fingerprint, now: float) -> tuple[ReplicaRecord, ...]:
+        stores = self._stores
+        if self._recorded is None or self._recorded[0] != fingerprint[:3]:
+            records = stores.replicas.records(
+                orders=stores.desired.orders, nodes=stores.inventory.nodes, now=now
+            )
+            self._recorded = (fingerprint[:3], records)
+        return self._recorded[1]
 
     def observe(self, now: float) -> ClusterSnapshot:
         """Return the fleet as it is known at `now`."""
         stores = self._stores
-        judgement = stores.inventory.judge(now)
-        self.silence_recheck_s = judgement.recheck_after_s
+        fingerprint = self.fingerprint(now)
         lease = stores.leadership.lease(now)
         usage = self._usage.usage() if self._usage is not None else RouterUsage()
         nodes = dict(stores.inventory.nodes)
@@ -65,11 +99,11 @@ class Observer:
             term=lease.term if lease else 0,
             epoch=lease.epoch if lease else Epoch(stores.leadership.highest_epoch),
             leading=lease is not None,
-            settled=self._settled(now),
+            settled=self._was_settled,
             models=stores.desired.catalog.models,
             hashes=stores.desired.catalog.hashes,
             nodes=nodes,
-            replicas=stores.replicas.records(orders=stores.desired.orders, nodes=nodes, now=now),
+            replicas=self._records(fingerprint, now),
             engines=self._engines,
             usage=usage,
             usage_known=self._usage is not None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from llmgw.control.decide.endpoints import find_endpoints
 from llmgw.domain.ids import Epoch, NodeId
 from llmgw.domain.plans import Refusal
 from llmgw.domain.replicas import ShardState
@@ -73,6 +74,8 @@ def check_converged(leader: SimServer, nodes: Sequence[SimNode]) -> None:
     snapshot = leader.snapshot
     if snapshot is None:
         raise Violation("the leader never looked at the fleet")
+    if find_endpoints(snapshot) != leader.endpoints:
+        raise Violation("what was published differs from what a fresh look finds")
     refused = {refusal.model for refusal in leader.decision.plan.unplaced}
     for model in snapshot.models:
         serving = [

@@ -8,14 +8,14 @@ from typing import TypeVar
 from llmgw.contracts.leases import Lease, LeaseStore
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.contracts.sinks import UsageSource
-from llmgw.control.decide.endpoints import find_endpoints, model_statuses
+from llmgw.control.decide.endpoints import MadeEndpoints, find_endpoints, model_statuses
 from llmgw.control.decide.lifecycle import SilenceLimits
 from llmgw.control.decide.reconcile import Decision, reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, Limits
 from llmgw.control.loops.carrying import Carrier
 from llmgw.control.loops.intake import Intake
 from llmgw.control.loops.leadership import RENEW_EVERY_S, TRY_EVERY_S, LeadershipLoop
-from llmgw.control.observe import Observer, Stores
+from llmgw.control.observe import Fingerprint, Observer, Stores
 from llmgw.control.state.desired import Desired
 from llmgw.control.state.inventory import Inventory
 from llmgw.control.state.leases import Leadership
@@ -114,6 +114,8 @@ class SimServer:
         self.statuses: tuple[ModelStatus, ...] = ()
         self._time = time
         self._policy = policy
+        self._made: MadeEndpoints = {}
+        self._published: Fingerprint | None = None
         self._observer = Observer(
             self.stores, engines=engines, limits=limits, settle_s=30.0, usage=usage
         )
@@ -168,9 +170,14 @@ class SimServer:
 
     def publish(self) -> None:
         """Find out what routers would be told now."""
+        fingerprint = self._observer.fingerprint(self._time.now)
         snapshot = self._observer.observe(self._time.now)
         if snapshot.settled:
-            self.endpoints = find_endpoints(snapshot)
+            before = self.endpoints
+            self.endpoints = find_endpoints(snapshot, made=self._made)
+            if fingerprint == self._published and self.endpoints != before:
+                raise AssertionError(f"{self.name} would have overlooked a change of endpoints")
+            self._published = fingerprint
         self.statuses = model_statuses(
             snapshot,
             self.endpoints,

@@ -11,7 +11,7 @@ from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
 from llmgw.control.decide.targets import is_wanted
 from llmgw.domain.catalog import Model
 from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
-from llmgw.domain.ids import EndpointId, ModelName
+from llmgw.domain.ids import EndpointId, ModelName, ReplicaId
 from llmgw.domain.plans import Refusal
 from llmgw.domain.replicas import Failure, ReplicaState, ShardState
 from llmgw.domain.reports import ShardReport
@@ -19,8 +19,17 @@ from llmgw.domain.reports import ShardReport
 _ANSWERS = frozenset({ShardState.READY, ShardState.DRAINING})
 
 
-def find_endpoints(snapshot: ClusterSnapshot) -> tuple[Endpoint, ...]:
+#: Endpoints by replica, each with the record and catalog entry that it was made from.
+MadeEndpoints = dict[ReplicaId, tuple[ReplicaRecord, Model | None, Endpoint | None]]
+
+
+def find_endpoints(
+    snapshot: ClusterSnapshot, *, made: MadeEndpoints | None = None
+) -> tuple[Endpoint, ...]:
     """Return every endpoint by id, those that only finish their open streams marked as draining.
+
+    made: those of an earlier call, taken over where nothing that they depend on has changed,
+    and brought up to date: on a large fleet one change must not cost five thousand endpoints.
 
     Only what this incarnation's own report showed ready is published. A silent node's endpoints
     stay, since its engines most likely serve; a lost node's stay until a replacement is ready.
@@ -32,13 +41,25 @@ def find_endpoints(snapshot: ClusterSnapshot) -> tuple[Endpoint, ...]:
         for record in snapshot.replicas
         if record.replica.state is ReplicaState.READY and not record.leaving
     }
-    found = []
+    found: list[Endpoint] = []
+    kept: MadeEndpoints = {}
     for record in snapshot.replicas:
         model = models.get(record.replica.model)
         if record.replica.state is ReplicaState.LOST and record.replica.model in replaced:
             continue
-        if (report := _serving_report(snapshot, record)) is not None:
-            found.append(_endpoint(snapshot, model, record, report))
+        before = made.get(record.id) if made is not None else None
+        if before is not None and before[0] is record and before[1] is model:
+            endpoint = before[2]
+        else:
+            report = _serving_report(snapshot, record)
+            endpoint = None if report is None else _endpoint(snapshot, model, record, report)
+        if made is not None:
+            kept[record.id] = (record, model, endpoint)
+        if endpoint is not None:
+            found.append(endpoint)
+    if made is not None:
+        made.clear()
+        made.update(kept)
     return tuple(sorted(found, key=lambda endpoint: endpoint.id))
 
 

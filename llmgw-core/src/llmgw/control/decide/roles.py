@@ -82,8 +82,10 @@ def is_dead(record: ReplicaRecord, crash_limit: int) -> bool:
     state = record.replica.state
     if state in (ReplicaState.FAILED, ReplicaState.STOPPED):
         return True
+    if state is not ReplicaState.BACKOFF:
+        return False
     failed = failed_shard(record)
-    if state is not ReplicaState.BACKOFF or failed is None:
+    if failed is None:
         return False
     if len(record.shards) > 1:
         return True

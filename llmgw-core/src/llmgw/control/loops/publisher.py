@@ -9,9 +9,9 @@ from anyio.abc import TaskStatus
 
 from llmgw.clock import Clock
 from llmgw.contracts.sinks import CatalogSink, EndpointSink, Sink
-from llmgw.control.decide.endpoints import find_endpoints, model_statuses
+from llmgw.control.decide.endpoints import MadeEndpoints, find_endpoints, model_statuses
 from llmgw.control.decide.snapshot import ClusterSnapshot
-from llmgw.control.observe import Observer, Stores
+from llmgw.control.observe import Fingerprint, Observer, Stores
 from llmgw.control.state.wake import Bell
 from llmgw.domain.endpoints import Endpoint, ModelStatus
 from llmgw.domain.ids import Epoch
@@ -50,6 +50,8 @@ class Publisher:
         self._clock = clock
         self._interval_s = interval_s
         self._measured: set[str] = set()
+        self._made: MadeEndpoints = {}
+        self._published: Fingerprint | None = None
         self._endpoints: tuple[Epoch, tuple[Endpoint, ...]] | None = None
         self._statuses: tuple[Epoch, tuple[ModelStatus, ...]] | None = None
 
@@ -70,9 +72,14 @@ class Publisher:
         kept, and half a list would take away what still serves.
         """
         self._stores.wake.publisher.rung_nowait()
-        snapshot = self._observer.observe(self._clock.monotonic())
+        now = self._clock.monotonic()
+        fingerprint = self._observer.fingerprint(now)
+        if fingerprint == self._published:
+            return
+        self._published = fingerprint
+        snapshot = self._observer.observe(now)
         self._measure_starts(snapshot)
-        endpoints = find_endpoints(snapshot)
+        endpoints = find_endpoints(snapshot, made=self._made)
         statuses = model_statuses(
             snapshot,
             endpoints,

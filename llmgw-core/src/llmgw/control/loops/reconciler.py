@@ -15,7 +15,7 @@ from llmgw.control.decide.learning import measured_memory
 from llmgw.control.decide.reconcile import Decision, reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot
 from llmgw.control.loops.carrying import Carrier
-from llmgw.control.observe import Observer, Stores
+from llmgw.control.observe import Fingerprint, Observer, Stores
 from llmgw.domain.commands import Command
 from llmgw.domain.ids import NodeId
 from llmgw.domain.plans import Action, DrainReplica, Plan, Refusal, StartReplica, StopReplica
@@ -30,6 +30,9 @@ OFF_LOOP_ABOVE = 200
 QUIET_S = 0.02
 
 LEARN_EVERY_S = 60.0
+#: A plan is made this often although nothing has changed: it costs little, and a mistake in what
+#: counts as a change must not last.
+BACKSTOP_S = 30.0
 
 
 class EventLog(Protocol):
@@ -62,6 +65,8 @@ class Reconciler:
         self._carrier = Carrier(stores)
         self._refused: dict[str, Refusal] = {}
         self._learn_at = 0.0
+        self._seen: Fingerprint | None = None
+        self._due = 0.0
         self.last_plan = Plan()
         self.passes = 0
         self.last_pass_s = 0.0
@@ -80,6 +85,10 @@ class Reconciler:
         """Make one pass; return after how many seconds the next is due without a bell."""
         self._stores.wake.reconciler.rung_nowait()
         began = self._clock.monotonic()
+        fingerprint = self._observer.fingerprint(began)
+        if fingerprint == self._seen and began < self._due and not self._is_elastic():
+            return self._wait_s(self._due - began)
+        self._seen = fingerprint
         snapshot = self._observer.observe(began)
         decision = await self._decide(snapshot)
         self.last_pass_s = self._clock.monotonic() - began
@@ -87,13 +96,25 @@ class Reconciler:
         self._learn(snapshot)
         if snapshot.leading and snapshot.settled:
             await self._carry_out(snapshot, decision)
+        recheck_s = decision.plan.recheck_after_s
+        self._due = began + (BACKSTOP_S if recheck_s is None else min(recheck_s, BACKSTOP_S))
+        return self._wait_s(recheck_s)
+
+    def _wait_s(self, recheck_s: float | None) -> float:
         waits = [
             self._interval_s,
-            decision.plan.recheck_after_s,
+            recheck_s,
             self._observer.silence_recheck_s,
             self._observer.settles_in_s,
         ]
         return max(QUIET_S, min(wait for wait in waits if wait is not None))
+
+    def _is_elastic(self) -> bool:
+        """Return whether what routers measure can change the plan, so that it must be looked at."""
+        return any(
+            model.idle_after is not None or model.replicas.max > model.replicas.min
+            for model in self._stores.desired.catalog.models
+        )
 
     def _learn(self, snapshot: ClusterSnapshot) -> None:
         """Correct the estimate of the next start by what runs now, once in a while."""

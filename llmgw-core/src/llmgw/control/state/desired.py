@@ -16,7 +16,7 @@ from llmgw.control.decide.snapshot import (
 )
 from llmgw.domain.catalog import Model, spec_hash
 from llmgw.domain.ids import ModelName, NodeId, ProfileName, ReplicaId
-from llmgw.domain.plans import Action, DrainReplica, StartReplica
+from llmgw.domain.plans import Action, DrainReplica, Refusal, StartReplica
 
 #: A port that a stranger held is tried again after this long.
 PORT_BLOCKED_S = 600.0
@@ -50,6 +50,7 @@ class Desired:
 
     def __init__(self) -> None:
         self.revision = 0
+        self.changes = 0  #: of what routers hear about models that cannot run
         self.next_number = 1
         self.catalog = Catalog(hashes={}, created={})
         self.orders: dict[ReplicaId, Order] = {}
@@ -93,6 +94,8 @@ class Desired:
         self.avoided = {
             key: item for key, item in self.avoided.items() if item.until + FORGIVEN_AFTER_S > now
         }
+        if _refusals(decision.setbacks) != _refusals(self.setbacks):
+            self.changes += 1
         self._blocked.update(dict.fromkeys(decision.blocked_ports, now + PORT_BLOCKED_S))
         self.setbacks, self.pressure = decision.setbacks, decision.pressure
         if new:
@@ -155,3 +158,7 @@ class Desired:
             victim_for=victim_for,
         )
         return True
+
+
+def _refusals(setbacks: Mapping[ModelName, Setback]) -> dict[ModelName, Refusal]:
+    return {model: setback.refusal for model, setback in setbacks.items()}

@@ -60,7 +60,8 @@ class Replicas:
     """Shard reports by node, and the replicas that they make up."""
 
     def __init__(self) -> None:
-        self.revision = 0
+        self.revision = 0  #: changes with whatever placement depends on
+        self.changes = 0  #: counts everything taken in
         self._by_node: defaultdict[NodeId, dict[ShardId, ShardReport]] = defaultdict(dict)
         self._shards: defaultdict[ReplicaId, dict[ShardId, ShardReport]] = defaultdict(dict)
         self._rejected: dict[ShardId, tuple[NodeId, Failure]] = {}
@@ -96,6 +97,7 @@ class Replicas:
         self._by_node[node][shard.id] = report
         self._shards[shard.replica][shard.id] = report
         self._versions[shard.replica] += 1
+        self.changes += 1
 
     def rejected(self, rejection: Rejection, replica: ReplicaId) -> None:
         """Note that the node did not take a shard, as a failure of that shard."""
@@ -105,6 +107,7 @@ class Replicas:
         )
         self._rejected[rejection.shard] = (rejection.node, failure)
         self._versions[replica] += 1
+        self.changes += 1
         self.revision += 1
 
     def forget_rejections(self, shards: tuple[ShardSpec, ...]) -> None:
@@ -224,6 +227,7 @@ class Replicas:
         if not self._shards[replica]:
             del self._shards[replica]
         self._versions[replica] += 1
+        self.changes += 1
         self.revision += 1
 
 

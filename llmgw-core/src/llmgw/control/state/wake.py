@@ -54,6 +54,7 @@ class Wake:
     def __init__(self) -> None:
         self.wanted: dict[ModelName, Wanted] = {}
         self.wake_s: dict[ModelName, float] = {}
+        self.changes = 0
         self.reconciler = Bell()
         self.publisher = Bell()
 
@@ -67,12 +68,14 @@ class Wake:
         before = self.wanted.get(model)
         self.wanted[model] = Wanted(since=before.since if before else now, newest=now)
         if before is None:
+            self.changes += 1
             self.ring()
 
     def fulfil(self, models: Collection[ModelName]) -> None:
         """Nobody waits for these any more."""
         for model in models:
-            self.wanted.pop(model, None)
+            if self.wanted.pop(model, None) is not None:
+                self.changes += 1
 
     def measured(self, model: ModelName, seconds: float) -> None:
         """Note how long it took from the order until a replica was ready."""
