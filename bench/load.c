@@ -1,10 +1,11 @@
 /* A load generator: closed loops of requests, or open streams, counted and timed.
  *
- *   load PORT -c CONNECTIONS -t SECONDS [-s EVENTS] [-p PROMPT_BYTES] [-k KEY]
+ *   load PORT -c CONNECTIONS -t SECONDS [-w SECONDS] [-s EVENTS] [-p PROMPT_BYTES] [-k KEY]
  *
  * One thread, epoll, 127.0.0.1 only. Each connection asks again as soon as it has its answer.
- * With -s each request is a stream of so many events. Prints one line of JSON: what came in the
- * time, errors, and percentiles of latency (of gaps between reads, for streams) in microseconds. */
+ * With -s each request is a stream of so many events. After a warm-up (-w, 0.5 s) it prints
+ * `start`, and at the end one line of JSON: what came in between, errors, and percentiles of
+ * latency (of gaps between reads, for streams) in microseconds. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -140,13 +141,15 @@ static int by_size(const void *a, const void *b)
 int main(int count, char **words)
 {
     int connections = 1, stream_events = 0, prompt = 512;
-    double seconds = 2;
+    double seconds = 2, warm_up = 0.5;
+    int is_warm = 0;
     const char *key = "none";
     if (count < 2) return 2;
     port = atoi(words[1]);
     for (int i = 2; i + 1 < count; i += 2) switch (words[i][1]) {
         case 'c': connections = atoi(words[i + 1]); break;
         case 't': seconds = atof(words[i + 1]); break;
+        case 'w': warm_up = atof(words[i + 1]); break;
         case 's': stream_events = atoi(words[i + 1]); break;
         case 'p': prompt = atoi(words[i + 1]); break;
         case 'k': key = words[i + 1]; break;
@@ -167,11 +170,17 @@ int main(int count, char **words)
         loops[i].fd = dial();
         epoll_ctl(loop_fd, EPOLL_CTL_ADD, loops[i].fd, &(struct epoll_event){.events = EPOLLIN, .data.ptr = &loops[i]});
     }
-    uint64_t start = now_us(), end = start + seconds * 1e6, now;
+    uint64_t start = now_us() + warm_up * 1e6, end = start + seconds * 1e6, now;
     for (int i = 0; i < connections; i++) ask(&loops[i]);
     while ((now = now_us()) < end) {
+        if (!is_warm && now >= start) {
+            is_warm = 1;
+            answers = events = errors = timed = 0;
+            puts("start");
+            fflush(stdout);
+        }
         struct epoll_event ready[512];
-        int many = epoll_wait(loop_fd, ready, 512, (end - now) / 1000 + 1);
+        int many = epoll_wait(loop_fd, ready, 512, 10);
         for (int i = 0; i < many; i++) take(ready[i].data.ptr, loop_fd);
     }
     qsort(times, timed, sizeof *times, by_size);

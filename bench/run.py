@@ -85,8 +85,8 @@ LOADS = (
     Load("request, 512", 512),
     Load("32 KB prompt, 16", 16, prompt=32 * 1024),
     Load("1 MB prompt, 16", 16, prompt=1024 * 1024),
-    Load("chunk, 256 x 50 ms", 256, events=40, interval_ms=50),
-    Load("chunk, 1000 x 20 ms", 1000, events=100, interval_ms=20),
+    Load("chunk, 256 x 50 ms", 256, events=100_000, interval_ms=50),
+    Load("chunk, 1000 x 20 ms", 1000, events=100_000, interval_ms=20),
 )
 
 
@@ -175,13 +175,15 @@ def measure(load: Load, port: int, pids: list[int], seconds: float) -> dict[str,
     """Return CPU us per answer or event, and the latencies that the load saw."""
     words = [str(HERE / "build/load"), str(port), "-c", str(load.connections), "-k", KEY]
     words += ["-p", str(load.prompt), "-s", str(load.events)]
-    subprocess.run(pinned([*words, "-t", "0.3"], 0), check=True, stdout=subprocess.DEVNULL)
-    before = cpu_s(pids)
-    done = subprocess.run(
-        pinned([*words, "-t", str(seconds)], 0), check=True, stdout=subprocess.PIPE
-    )
-    used = cpu_s(pids) - before
-    seen: dict[str, float] = json.loads(done.stdout)
+    words += ["-w", "1.5" if load.events else "0.5", "-t", str(seconds)]
+    with subprocess.Popen(pinned(words, 0), stdout=subprocess.PIPE, text=True) as loading:
+        said = loading.stdout
+        if said is None or said.readline() != "start\n":
+            raise RuntimeError("the load did not start")
+        before = cpu_s(pids)
+        line = said.readline()
+        used = cpu_s(pids) - before
+    seen: dict[str, float] = json.loads(line)
     count = seen["events"] if load.events else seen["answers"]
     return {**seen, "cpu_us": used / count * 1e6 if count else float("nan"), "count": count}
 
