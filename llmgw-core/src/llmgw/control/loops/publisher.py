@@ -128,21 +128,22 @@ class _SinkFeed:
             self._bell.ring()
 
     async def run(self) -> None:
-        retry_s = SINK_RETRY_S
-        wait_s = SINK_RETRY_CAP_S
+        retry_s: float | None = None  # None: the sink has taken what there is
         while True:
-            if not await self._bell.wait_rung(self._clock, wait_s) and wait_s == SINK_RETRY_CAP_S:
-                continue  # nothing new, and nothing left to retry
-            state = self._newest
-            if state is None:
-                continue
-            wait_s, retry_s = SINK_RETRY_CAP_S, min(retry_s, SINK_RETRY_CAP_S / 2)
-            try:
-                await self._sink.publish(*state)
-                retry_s = SINK_RETRY_S
-            except TransientError as error:
-                log.warning("sink failed", sink=self._sink.name, why=error, retry_s=retry_s)
-                wait_s, retry_s = retry_s, retry_s * 2
-            except Exception:
-                # A plugin's bug must not stop the control plane; the next change tries again.
-                log.exception("sink failed", sink=self._sink.name)
+            wait_s = SINK_RETRY_CAP_S if retry_s is None else retry_s
+            rung = await self._bell.wait_rung(self._clock, wait_s)
+            if self._newest is not None and (rung or retry_s is not None):
+                retry_s = await self._publish(self._newest, retry_s)
+
+    async def _publish(self, state: State, waited_s: float | None) -> float | None:
+        """Return after how long to try again, None for not before the next change."""
+        try:
+            await self._sink.publish(*state)
+        except TransientError as error:
+            retry_s = SINK_RETRY_S if waited_s is None else min(SINK_RETRY_CAP_S, waited_s * 2)
+            log.warning("sink failed", sink=self._sink.name, why=error, retry_s=retry_s)
+            return retry_s
+        except Exception:
+            # A plugin's bug must not stop the control plane; the next change tries again.
+            log.exception("sink failed", sink=self._sink.name)
+        return None
