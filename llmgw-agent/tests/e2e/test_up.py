@@ -24,7 +24,8 @@ QUESTION: Any = [{"role": "user", "content": "Which city is the capital of Franc
 
 
 def engine(site: Site) -> dict[str, Any]:
-    replicas = site.ctl("replicas")["replicas"]
+    # A server that has just started knows nothing until its agents have reported.
+    replicas = wait_for("a replica is known", lambda: site.ctl("replicas")["replicas"], 20)
     shard: dict[str, Any] = replicas[0]["shards"][0]
     return shard
 
