@@ -9,8 +9,8 @@ from llmgw.ctl.render import age, plain, refusal_tree, size, table
 
 
 def test_columns_are_aligned_and_blanks_are_dashes() -> None:
-    assert table(["A", "LONGER"], [["x", None], ["wide one", 5], [(), False]]) == (
-        "A         LONGER\nx         -\nwide one  5\n-         no"
+    assert table(["A", "LONGER"], [["x", None], ["wide one", 5], [(), False], [[], 0]]) == (
+        "A         LONGER\nx         -\nwide one  5\n-         no\n-         0"
     )
 
 

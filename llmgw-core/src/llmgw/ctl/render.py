@@ -80,7 +80,7 @@ def refusal_tree(refusals: Iterable[RefusalReply], depth: int = 0) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    if value is None or value == "" or value == ():
+    if value is None or value in ("", (), []):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
