@@ -147,6 +147,13 @@ def test_a_second_shim_on_one_folder_ends_after_a_moment(start: Start, tmp_path:
     assert start("sleep 5").wait(5) == shim.ALREADY_RUNNING
 
 
+def test_a_cgroup_that_cannot_be_joined_does_not_keep_the_engine_from_running(
+    start: Start, tmp_path: Path
+) -> None:
+    start("exit 7", cgroup="/no/such/cgroup").wait(5)
+    assert read(tmp_path / "exit.json")["exit_code"] == 7
+
+
 def test_a_device_that_another_engine_holds_is_refused(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "GPU-1.lock"
     with path.open("w") as held:

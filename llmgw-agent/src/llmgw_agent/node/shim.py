@@ -224,7 +224,8 @@ def _become(spec: dict[str, object], output: int) -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(str(spec["oom_score_adj"]))
     if spec["cgroup"]:
-        with open(f"{spec['cgroup']}/cgroup.procs", "w") as file:
+        # Without it the tree is found by cookie and descent, as everywhere else.
+        with contextlib.suppress(OSError), open(f"{spec['cgroup']}/cgroup.procs", "w") as file:
             file.write("0")
     os.chdir(str(spec["cwd"]))
     os.execvpe(argv[0], argv, env)  # noqa: S606 -- a list, and no shell is wanted
