@@ -14,6 +14,7 @@ from llmgw.domain.ids import EndpointId
 from llmgw.errors import RequestError
 from llmgw.router import replies
 from llmgw.router.admission import Ticket
+from llmgw.router.forward.accounting import observe
 from llmgw.router.forward.answers import (
     Answer,
     AssembledAnswer,
@@ -25,7 +26,12 @@ from llmgw.router.forward.answers import (
 from llmgw.router.forward.client import Client
 from llmgw.router.forward.edits import body_for_engine
 from llmgw.router.forward.envelope import Envelope
-from llmgw.router.forward.heads import SSE_HEADERS, passed_headers
+from llmgw.router.forward.heads import (
+    SSE_HEADERS,
+    is_framed,
+    passed_headers,
+    retry_after_s,
+)
 from llmgw.router.forward.parts import Ending, ForwardParts
 from llmgw.router.forward.poison import fingerprint_of, quarantined, sample_of
 from llmgw.router.metrics import Series
@@ -242,7 +248,7 @@ class Exchange:
         elif self._assembles is not None:
             self._answer = AssembledAnswer(self, head, self._assembles)
         else:
-            self._answer = StreamAnswer(self, ends_by_close=not _is_framed(head))
+            self._answer = StreamAnswer(self, ends_by_close=not is_framed(head))
 
     def answer_data(self, data: bytes) -> None:
         answer = self._answer
@@ -351,7 +357,7 @@ class Exchange:
     def engine_refused(self, status: int, body: bytes, retry_after: bytes | None) -> None:
         error = replies.read_engine_error(status, body)
         if status in (429, 503):
-            error.retry_after_s = _seconds(retry_after)
+            error.retry_after_s = retry_after_s(retry_after)
             self._try_again(Outcome.ENGINE_BUSY, error, limit=_TRIES)
         elif status in (502, 504) or (status == 200 and not self.has_shown):
             self._try_again(Outcome.ENGINE_ERROR, error, limit=_TRIES)
@@ -565,7 +571,7 @@ class Exchange:
             first_s = self._first_token_at - envelope.started
         usage = self._usage
         if series is not None and reservation is not None and outcome is not None:
-            _observe(series, envelope.stream, usage, first_s, duration_s)
+            observe(series, envelope.stream, usage, first_s, duration_s)
             self._release(outcome)
         elif outcome is None:
             parts.metrics.count_refused(envelope.target.name, status)
@@ -581,31 +587,3 @@ class Exchange:
                 duration_s=duration_s,
             )
         )
-
-
-def _is_framed(head: AnswerHead) -> bool:
-    """Whether the end of an answer can be told from a connection that broke."""
-    return any(name in (b"transfer-encoding", b"content-length") for name, _ in head.headers)
-
-
-def _observe(
-    series: Series, stream: bool, usage: Usage | None, first_s: float | None, duration_s: float
-) -> None:
-    series.duration.observe(duration_s)
-    if stream and first_s is not None:
-        series.first_token.observe(first_s)
-    if usage is None:
-        return
-    series.prompt_tokens += usage.prompt_tokens or 0
-    series.cached_tokens += usage.cached_tokens or 0
-    tokens = usage.completion_tokens or 0
-    series.completion_tokens += tokens
-    if stream and first_s is not None and tokens > 1:
-        series.per_token.observe((duration_s - first_s) / (tokens - 1))
-
-
-def _seconds(retry_after: bytes | None) -> float:
-    try:
-        return float(retry_after) if retry_after else 1.0
-    except ValueError:  # a date, which no engine sends
-        return 1.0

@@ -82,3 +82,16 @@ def _prefix(endpoint: Endpoint, path: str) -> bytes:
 def passed_headers(head: AnswerHead) -> bytes:
     """Return the headers of an answer that the client may see, serialised."""
     return b"".join(b"%b: %b\r\n" % item for item in head.headers if item[0] in PASSED_TO_CLIENT)
+
+
+def is_framed(head: AnswerHead) -> bool:
+    """Whether the end of an answer can be told from a connection that broke."""
+    return any(name in (b"transfer-encoding", b"content-length") for name, _ in head.headers)
+
+
+def retry_after_s(value: bytes | None) -> float:
+    """Return a `Retry-After` in seconds, 1 where there is none."""
+    try:
+        return float(value) if value else 1.0
+    except ValueError:  # a date, which no engine sends
+        return 1.0

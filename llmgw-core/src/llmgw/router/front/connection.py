@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 from llmgw.errors import RequestError
 from llmgw.logs import get_logger
 from llmgw.router.forward import Exchange
+from llmgw.router.front import refusals
 from llmgw.router.front.cold import ColdCycle
 from llmgw.router.front.front import Front
 from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, new_request_id, read_head
@@ -134,15 +135,7 @@ class Connection(asyncio.Protocol):
         self._is_admitted = self._front.admits(self._peer)
         if not self._is_admitted:
             self._front.metrics.connections_refused += 1
-            self._refuse(
-                RequestError(
-                    "the router has as many connections as it may",
-                    status=503,
-                    code="too_many_connections",
-                    kind="api_error",
-                    retry_after_s=1.0,
-                )
-            )
+            self._refuse(refusals.too_many_connections())
             return
         self.deadline.set(self._front.limits.head_s)
 
@@ -177,10 +170,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserCallbackError:
             # Ours, not the client's: a bug in one of the callbacks below.
             log.exception("reading a request failed")
-            self._refuse_later(_internal())
+            self._refuse_later(refusals.internal())
         except httptools.HttpParserError as error:
             if not self._deaf:
-                self._refuse_later(_malformed(error))
+                self._refuse_later(refusals.malformed(error))
         incoming = self._incoming
         if incoming is not None and not self._deaf:
             self._read_on(incoming, len(data))
@@ -215,13 +208,7 @@ class Connection(asyncio.Protocol):
                 self.deadline.set(self._front.limits.head_s)
             self._head_bytes += size
             if self._head_bytes > HEAD_LIMIT + size:
-                self._refuse_later(
-                    RequestError(
-                        f"the request's head has more than {HEAD_LIMIT} bytes",
-                        status=431,
-                        code="head_too_large",
-                    )
-                )
+                self._refuse_later(refusals.head_too_large(f"more than {HEAD_LIMIT} bytes"))
             return
         if self._arrived:
             self._take_body(incoming)
@@ -287,13 +274,7 @@ class Connection(asyncio.Protocol):
         headers = incoming.headers
         headers.append((name, value))
         if len(headers) > HEADER_COUNT_LIMIT + 1:
-            self._refuse_later(
-                RequestError(
-                    f"the request's head has more than {HEADER_COUNT_LIMIT} headers",
-                    status=431,
-                    code="head_too_large",
-                )
-            )
+            self._refuse_later(refusals.head_too_large(f"more than {HEADER_COUNT_LIMIT} headers"))
 
     def on_headers_complete(self) -> None:
         incoming = self._incoming
@@ -331,13 +312,9 @@ class Connection(asyncio.Protocol):
         """Say what can be said before the body has come."""
         front = self._front
         if incoming.content_encoding not in (None, b"identity"):
-            return RequestError(
-                "compressed request bodies are not supported; send the body as it is",
-                status=415,
-                code="unsupported_content_encoding",
-            )
+            return refusals.packed_body()
         if incoming.length is not None and incoming.length > front.limits.body_bytes:
-            return _too_large(front.limits.body_bytes)
+            return refusals.body_too_large(front.limits.body_bytes)
         route = front.hot.get(incoming.path)
         if route is not None and incoming.method == b"POST" and front.ingress is not None:
             incoming.route = route
@@ -379,7 +356,7 @@ class Connection(asyncio.Protocol):
         self._size += len(piece)
         if self._size > self._front.limits.body_bytes:
             self._request_of_refusal(incoming)
-            self._refuse_later(_too_large(self._front.limits.body_bytes))
+            self._refuse_later(refusals.body_too_large(self._front.limits.body_bytes))
         elif not incoming.body:
             incoming.body = piece
         else:
@@ -394,8 +371,10 @@ class Connection(asyncio.Protocol):
         self._advancing = True
         try:
             while self._waiting and self._exchange is None and self._cycle is None:
-                if self.transport is None or self.transport.is_closing():
-                    return
+                if self.transport is None or self._closing:
+                    # What came behind the last request of a connection is never answered.
+                    self._waiting.clear()
+                    break
                 item = self._waiting.popleft()
                 if isinstance(item, RequestError):
                     self._refuse(item)
@@ -412,8 +391,6 @@ class Connection(asyncio.Protocol):
     def _answer(self, request: Request, grant: KeyGrant | None) -> None:
         self._request = request
         self.deadline.due = NEVER
-        if self._closing:
-            request.keep_alive = False
         ingress = self._front.ingress
         if request.route is not None and ingress is not None and grant is not None:
             try:
@@ -567,13 +544,7 @@ class Connection(asyncio.Protocol):
         elif self._closing or self._cycle is not None:
             self.transport.abort()
         elif self._incoming is not None:
-            self._refuse(
-                RequestError(
-                    "the request did not come in whole in time",
-                    status=408,
-                    code="request_timeout",
-                )
-            )
+            self._refuse(refusals.too_slow())
         else:
             self._close()
 
@@ -586,24 +557,3 @@ class Connection(asyncio.Protocol):
         if self.transport is not None and self._reading_paused:
             self._reading_paused = False
             self.transport.resume_reading()
-
-
-def _too_large(limit: int) -> RequestError:
-    return RequestError(
-        f"the request body is larger than {limit} bytes (router.body_limit_mib)",
-        status=413,
-        code="body_too_large",
-    )
-
-
-def _internal() -> RequestError:
-    return RequestError(
-        "the router failed to read the request; its log says why",
-        status=500,
-        code="internal_error",
-        kind="api_error",
-    )
-
-
-def _malformed(error: Exception) -> RequestError:
-    return RequestError(f"the request is not valid HTTP: {error}", code="invalid_http")

@@ -6,6 +6,7 @@ import random
 import re
 
 from llmgw.errors import RequestError
+from llmgw.router.front.refusals import head_too_large
 from llmgw.router.ingress import Request
 
 HEADER_COUNT_LIMIT = 100
@@ -36,7 +37,7 @@ def read_head(request: Request) -> RequestError | None:
     """Fill in what the router needs of the headers; return why the request is refused, if it is."""
     headers = request.headers
     if len(headers) > HEADER_COUNT_LIMIT:
-        return _too_large(f"more than {HEADER_COUNT_LIMIT} headers")
+        return head_too_large(f"more than {HEADER_COUNT_LIMIT} headers")
     hosts = 0
     size = len(request.target)
     for name, value in headers:
@@ -65,7 +66,7 @@ def read_head(request: Request) -> RequestError | None:
     if hosts != 1 and (hosts or request.is_http11):
         return RequestError("exactly one Host header is needed", code="invalid_host")
     if size > HEAD_LIMIT:
-        return _too_large(f"more than {HEAD_LIMIT} bytes")
+        return head_too_large(f"more than {HEAD_LIMIT} bytes")
     return None
 
 
@@ -80,7 +81,3 @@ def _read_own(request: Request, name: bytes, value: bytes) -> None:
         request.priority = value.decode("latin-1")
     elif name == b"x-llmgw-explain":
         request.wants_reasons = value == b"1"
-
-
-def _too_large(what: str) -> RequestError:
-    return RequestError(f"the request's head has {what}", status=431, code="head_too_large")
