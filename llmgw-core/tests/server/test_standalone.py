@@ -97,6 +97,21 @@ async def test_its_metrics_ask_for_the_token_of_its_own_state_folder(tmp_path: P
         assert (await admin.get("/healthz")).status_code == 200
 
 
+async def test_its_admin_listener_refuses_in_one_shape_and_redirects_nobody(tmp_path: Path) -> None:
+    async with (
+        running_router(tmp_path, "http://127.0.0.1:9", "nobody") as (serving, _),
+        httpx.AsyncClient(base_url=f"http://{serving.admin}", trust_env=False) as admin,
+    ):
+        answers = {
+            404: [await admin.get("/nowhere"), await admin.get("/healthz/")],
+            405: [await admin.post("/healthz"), await admin.delete("/metrics")],
+        }
+    for status, refused in answers.items():
+        for answer in refused:
+            assert answer.status_code == status
+            assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
 def test_a_routers_streams_are_given_longer_unless_the_operator_says_otherwise() -> None:
     assert drain_limit_s(load_server(None, {}, {}, needs_work=False)) == DRAIN_LIMIT_S
     assert drain_limit_s(load_server(None, {}, {"drain_limit": 7}, needs_work=False)) == 7.0

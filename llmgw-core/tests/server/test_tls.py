@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import ssl
 from pathlib import Path
@@ -99,3 +100,25 @@ def test_files_that_do_not_belong_together_or_hold_something_else_are_named(
 
 def test_without_tls_there_is_no_certificate() -> None:
     assert certificate_of(TlsSettings()) is None
+
+
+@pytest.mark.anyio
+async def test_a_client_that_is_slow_with_its_handshake_is_cut_at_the_limit_of_a_head(
+    tmp_path: Path,
+) -> None:
+    pair = write_pair(tmp_path / "pair")
+    tls = {"certificate": str(pair / "cert.pem"), "key": str(pair / "key.pem")}
+    router = {"deadlines": {"request_head": 0.3}}
+    endpoint = {"id": "e1", "url": "http://127.0.0.1:9", "models": ["m"], "health_path": None}
+    async with running_server(
+        tmp_path / "state", endpoints=[endpoint], tls=tls, router=router
+    ) as server:
+        for address in (server.serving.api, server.serving.admin):
+            reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
+            writer.write(b"\x16\x03\x01\x02\x00\x01\x00")  # the start of a hello
+            async with asyncio.timeout(5):
+                try:
+                    assert await reader.read(1) == b""
+                except ConnectionResetError:
+                    pass
+            writer.close()

@@ -55,7 +55,7 @@ def build_api(parts: ApiParts, prefix: str = "") -> Starlette:
             )
             for route in COLD
         ],
-        exception_handlers={HTTPException: _http_error, RequestError: _request_error},  # type: ignore[dict-item]  # Starlette types handlers of subclasses too narrowly
+        exception_handlers={HTTPException: http_error, RequestError: _request_error},  # type: ignore[dict-item]  # Starlette types handlers of subclasses too narrowly
     )
     # A redirect would be built from our inside address (C006).
     application.router.redirect_slashes = False
@@ -133,7 +133,8 @@ async def _request_error(_: Request, error: RequestError) -> Response:
     return _response(error_reply(error))
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
+async def http_error(request: Request, error: HTTPException) -> Response:
+    """Answer what Starlette itself refuses (no such path, another method) in our shape."""
     extra: Sequence[tuple[bytes, bytes]] = [
         (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
     ]

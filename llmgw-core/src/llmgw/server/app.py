@@ -173,6 +173,7 @@ class Server:
                 Front(limits=router.front.limits, wheel=router.wheel, metrics=router.metrics),
             ),
             tls=certificate,
+            handshake_s=router.front.limits.head_s,
             drain_limit_s=_ADMIN_DRAIN_S,
         )
         api_listener = workers or HttpListener(
@@ -180,6 +181,7 @@ class Server:
             sockets.api[0],
             protocol=router.protocol,
             tls=certificate,
+            handshake_s=router.front.limits.head_s,
             drain_limit_s=settings.drain_limit,
         )
         async with anyio.create_task_group() as base:

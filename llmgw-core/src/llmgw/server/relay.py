@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -19,7 +20,10 @@ from llmgw.domain.secret import Secret
 from llmgw.domain.usage import UsageBatch
 from llmgw.logs import get_logger
 from llmgw.router.feed import FeedClient, FeedSource, LastTable
+from llmgw.router.front import Connection, Front, Limits
 from llmgw.router.keys import KeyTable
+from llmgw.router.metrics import RouterMetrics
+from llmgw.router.timers import TimerWheel
 from llmgw.router.usage import UsageLedger
 from llmgw.server.listeners import address_of, bound, shared
 from llmgw.server.router_admin import router_admin
@@ -133,6 +137,9 @@ class RelayedRouter:
                 drain_limit_s=limit_s,
                 clock=self._clock,
             )
+            wheel = TimerWheel(self._clock)
+            limits = Limits.of(settings.router)
+            front = Front(limits=limits, wheel=wheel, metrics=RouterMetrics())
             admin = HttpListener(
                 router_admin(
                     is_ready=lambda: bool(relay.feed.snapshot.endpoints),
@@ -141,10 +148,13 @@ class RelayedRouter:
                     token=token,
                 ),
                 admin_socket,
+                protocol=partial(Connection, front),
                 tls=certificate,
+                handshake_s=limits.head_s,
                 drain_limit_s=_ADMIN_DRAIN_S,
             )
             async with anyio.create_task_group() as base:
+                await base.start(wheel.run)
                 await base.start(relay.feed.run)
                 await base.start(client.run)
                 if certificate is not None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llmgw.domain.secret import Secret
+from llmgw.router.api import http_error
 from llmgw.server.web import with_token
 
 _PAGE = "text/plain; version=0.0.4; charset=utf-8"
@@ -50,10 +52,14 @@ def router_admin(
     async def metrics(_: Request) -> Response:
         return Response(await metrics_page() + feed_page(is_stale()), media_type=_PAGE)
 
-    return Starlette(
+    application = Starlette(
         routes=[
             Route("/healthz", health),
             Route("/readyz", readiness),
             Route("/metrics", with_token(metrics, token)),
-        ]
+        ],
+        exception_handlers={HTTPException: http_error},  # type: ignore[dict-item]  # Starlette types handlers of subclasses too narrowly
     )
+    # A redirect would be built from our inside address (C006).
+    application.router.redirect_slashes = False
+    return application

@@ -6,7 +6,8 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import anyio
 import uvicorn
@@ -18,8 +19,9 @@ from llmgw.server.tls import Certificate
 class HttpListener:
     """One listener. `run` serves until `stop` was called and its requests have ended.
 
-    app: ASGI. protocol: class that parses connections, None for uvicorn's own. drain_limit_s:
-    how long requests may go on after `stop`.
+    app: ASGI. protocol: class that parses connections, None for uvicorn's own. handshake_s: how
+    long a client may take over its TLS handshake. drain_limit_s: how long requests may go on
+    after `stop`.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class HttpListener:
         *,
         protocol: Callable[..., asyncio.Protocol] | None = None,
         tls: Certificate | None = None,
+        handshake_s: float = 10.0,
         drain_limit_s: float,
     ) -> None:
         self._socket = listener
@@ -47,7 +50,8 @@ class HttpListener:
                 proxy_headers=False,
                 timeout_graceful_shutdown=None,
                 ssl_context_factory=(lambda _config, _default: tls.context) if tls else None,
-            )
+            ),
+            handshake_s,
         )
         self._drain_limit_s = drain_limit_s
 
@@ -73,8 +77,9 @@ class HttpListener:
 class _Server(uvicorn.Server):
     """Signals have one owner, which is not this."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, handshake_s: float) -> None:
         super().__init__(config)
+        self._handshake_s = handshake_s
         self.ready = anyio.Event()
         self.stopping = anyio.Event()
         self.ended = anyio.Event()
@@ -86,7 +91,27 @@ class _Server(uvicorn.Server):
             self.ended.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Accept on these sockets. Not by uvicorn's own method: that one gives a handshake the
+        60 s of asyncio, in which a connection is not counted and none of our limits holds."""
+        config = self.config
+        protocol = partial(
+            cast(Callable[..., asyncio.Protocol], config.http_protocol_class),
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=one,
+                ssl=config.ssl,
+                ssl_handshake_timeout=self._handshake_s if config.ssl else None,
+                backlog=config.backlog,
+            )
+            for one in sockets or ()
+        ]
+        self.started = True
         self.ready.set()
 
     @contextmanager

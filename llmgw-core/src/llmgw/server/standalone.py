@@ -122,6 +122,7 @@ class StandaloneRouter:
                 sockets["listen"],
                 protocol=router.protocol,
                 tls=certificate,
+                handshake_s=router.front.limits.head_s,
                 drain_limit_s=limit_s,
             )
             admin_listener = HttpListener(
@@ -137,6 +138,7 @@ class StandaloneRouter:
                     Front(limits=router.front.limits, wheel=router.wheel, metrics=router.metrics),
                 ),
                 tls=certificate,
+                handshake_s=router.front.limits.head_s,
                 drain_limit_s=_ADMIN_DRAIN_S,
             )
             async with anyio.create_task_group() as base:

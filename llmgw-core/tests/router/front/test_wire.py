@@ -221,6 +221,23 @@ async def test_pipelined_requests_are_answered_in_order(start_router: Any) -> No
     assert len(engine.requests) == 2
 
 
+async def test_what_comes_behind_the_last_request_of_a_connection_is_not_answered(
+    start_router: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    last = get("/nowhere", headers={"connection": "close"})
+    refused = head("Host: t", "Content-Length: 2") + b"{}"
+    async with ScriptedEngine() as engine:
+        router = await start_router(engine.url)
+        for first in (refused.replace(b"Host: t", b"Host: t\r\nConnection: close"), last):
+            for behind in (b"NONSENSE\r\n\r\n", post(CHAT, BODY)):
+                async with connect(router.port) as client:
+                    client.send(first + behind)
+                    assert (await client.answer()).status in (400, 404)
+                    assert await client.is_closed()
+    assert not engine.requests
+    assert not caplog.records
+
+
 async def test_a_broken_request_behind_a_good_one_spoils_only_itself(start_router: Any) -> None:
     async with ScriptedEngine() as engine:
         router = await start_router(engine.url)
