@@ -80,7 +80,9 @@ class WeightSettings(Section):
 
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is written."""
     format: Literal["text", "json"] = "text"
+    """`json` writes one object a line."""
 
 
 class AgentSettings(Section):
@@ -93,6 +95,7 @@ class AgentSettings(Section):
     state_dir: Annotated[Path, AfterValidator(_absolute)] | None = None
     """Everything that an agent keeps lies below it; null: the platform's state folder."""
     pool: Annotated[str, AfterValidator(_safe)] = "default"
+    """The part of the fleet that this node belongs to; a join token may say another."""
     labels: Mapping[str, str] = {}
     """Labels that profiles and policies may ask for."""
     fabric: Mapping[str, str] = {}
@@ -116,6 +119,7 @@ class AgentSettings(Section):
     """Stop every engine when the agent is stopped."""
     log: LogSettings = LogSettings()
     plugins: Mapping[str, object] = {}
+    """Sections of plugins by name."""
 
 
 def load_agent(

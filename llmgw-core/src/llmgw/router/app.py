@@ -28,7 +28,7 @@ from llmgw.router.ingress import Ingress
 from llmgw.router.ingress.ingress import Tables
 from llmgw.router.keys import KeyTable
 from llmgw.router.loads import LoadPoller
-from llmgw.router.metrics import RouterMetrics
+from llmgw.router.metrics import Now, RouterMetrics
 from llmgw.router.pool import ConnectionPool
 from llmgw.router.routes import hot_table
 from llmgw.router.selection import Outcome, Quarantine, Reservation, Selector, compile_profiles
@@ -198,11 +198,11 @@ class Router:
     async def metrics_page(self) -> bytes:
         """Return the metrics in Prometheus' text format, written without holding the loop."""
         return await self.metrics.render(
-            {
-                "llmgw_queued_requests": float(sum(self.admission.queued().values())),
-                "llmgw_idle_engine_connections": float(self.pool.idle),
-                "llmgw_access_records_dropped": float(self._access.dropped if self._access else 0),
-            }
+            Now(
+                queued=sum(self.admission.queued().values()),
+                idle_connections=self.pool.idle,
+                access_dropped=self._access.dropped if self._access else 0,
+            )
         )
 
     # -- accounting ------------------------------------------------------------------------

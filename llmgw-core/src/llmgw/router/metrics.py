@@ -10,7 +10,8 @@ an unknown model is `other` (C058).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import anyio.lowlevel
 
@@ -73,6 +74,15 @@ class Series:
         self.per_token = Histogram(PER_TOKEN_BOUNDS)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What other rooms count, read when the page is asked for."""
+
+    queued: int
+    idle_connections: int
+    access_dropped: int  #: since the start
+
+
 class RouterMetrics:
     """The series of one router."""
 
@@ -107,17 +117,17 @@ class RouterMetrics:
         for refused in [key for key in self.refused if key[0] not in models and key[0] != OTHER]:
             del self.refused[refused]
 
-    async def render(self, more: Mapping[str, float] | None = None) -> bytes:
-        """Return the page in Prometheus' text format; `more`: further gauges by full name."""
+    async def render(self, now: Now) -> bytes:
+        """Return the page in Prometheus' text format."""
         parts: list[str] = []
-        for count, block in enumerate(self._blocks(more or {})):
+        for count, block in enumerate(self._blocks(now)):
             parts.append(block)
             if count % 20 == 0:
                 # About half a millisecond of writing: then streams get their turn.
                 await anyio.lowlevel.checkpoint()
         return "".join(parts).encode()
 
-    def _blocks(self, more: Mapping[str, float]) -> Iterator[str]:
+    def _blocks(self, now: Now) -> Iterator[str]:
         every = list(self._series.values())
         yield from _counter(
             "llmgw_requests",
@@ -182,8 +192,21 @@ class RouterMetrics:
             "Client connections over the limit.",
             (("", self.connections_refused),),
         )
-        for name, value in more.items():
-            yield f"# TYPE {name} gauge\n{name} {value:g}\n"
+        yield from _gauge(
+            "llmgw_queued_requests",
+            "Requests that wait for a slot, or for a model to wake.",
+            (("", now.queued),),
+        )
+        yield from _gauge(
+            "llmgw_idle_engine_connections",
+            "Connections to engines kept open for the next request.",
+            (("", now.idle_connections),),
+        )
+        yield from _counter(
+            "llmgw_dropped_access_records",
+            "Lines of the access log that were left out, because writing them was too slow.",
+            (("", now.access_dropped),),
+        )
 
 
 def _quoted(value: str) -> str:
