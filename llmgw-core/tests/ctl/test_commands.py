@@ -180,6 +180,22 @@ def test_operators_words_about_a_node(
     assert "(admin.token)" in shown
 
 
+def test_the_authority_is_replaced_step_by_step(server: RunningServer, run: Run) -> None:
+    (old,) = [row[0] for row in cells(run("authority").stdout)[1:]]
+    assert [old, "yes"] in cells(run("authority", "begin").stdout)
+    assert [old, "no"] in cells(run("authority", "switch").stdout)
+    assert run("authority", "finish", text="n\n").exit_code == 1
+    (row,) = cells(run("authority", "finish", "--yes").stdout)[1:]
+    assert row[0] != old
+    assert isinstance(run("authority", "finish", "--yes").exception, RequestError)
+
+
+def test_a_revoked_node_is_told_why_until_it_is_readmitted(server: RunningServer, run: Run) -> None:
+    assert run("revoke", "gpu-01", "--reason", "stolen").exit_code == 0
+    assert run("readmit", "gpu-01").exit_code == 0
+    assert "node_revoked  node gpu-01  stolen" in run("events").stdout
+
+
 def test_what_is_not_there_says_how_to_see_what_is(server: RunningServer, run: Run) -> None:
     for arguments, way_out in (
         (("node", "ghost"), "llmgw ctl nodes"),

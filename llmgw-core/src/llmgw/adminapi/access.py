@@ -121,6 +121,15 @@ class JoinTokensReply(Reply):
     next: str | None = None
 
 
+class AuthorityReply(Reply):
+    """The cluster's certificate authorities, by the pins of their keys."""
+
+    pin: str
+    """Of the one that issues; agents check it when they join."""
+    trusted: tuple[str, ...]
+    """All in force; more than one while one replaces the other."""
+
+
 class WhoReply(Reply):
     """Who the server takes the caller for."""
 

@@ -26,6 +26,11 @@ class FenceRequest(Request):
     """How you know that nothing runs there: its devices count as free from now on."""
 
 
+class RevokeRequest(Request):
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    """Said to the node whenever it tries to connect."""
+
+
 class LogSourceReply(Reply):
     name: str
     description: str

@@ -76,6 +76,23 @@ def fence(session: Session, node: str, reason: str, yes: bool) -> None:
     _act(session, node, "fence", {"reason": reason}, f"{node} is fenced")
 
 
+@click.command(cls=CtlCommand, examples=["llmgw ctl revoke gpu-01 --reason stolen"])
+@click.argument("node")
+@click.option("--reason", required=True, help="Said to the node whenever it tries to connect.")
+@pass_session
+def revoke(session: Session, node: str, reason: str) -> None:
+    """Refuse NODE from now on, whatever certificate it has; what it runs goes on running."""
+    _act(session, node, "revoke", {"reason": reason}, f"{node} is revoked")
+
+
+@click.command(cls=CtlCommand, examples=["llmgw ctl readmit gpu-01"])
+@click.argument("node")
+@pass_session
+def readmit(session: Session, node: str) -> None:
+    """Take a revocation of NODE back."""
+    _act(session, node, "readmit", None, f"{node} may connect again")
+
+
 @click.command(cls=CtlCommand, examples=["llmgw ctl forget gpu-01"])
 @click.argument("node")
 @pass_session

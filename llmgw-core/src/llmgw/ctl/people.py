@@ -319,6 +319,55 @@ def revoke_join_token(session: Session, token_id: str) -> None:
     session.show(raw, lambda: f"{token_id} is revoked")
 
 
+@click.group(cls=ListingGroup)
+def authority() -> None:
+    """The cluster's certificate authority, and its replacement in three steps."""
+
+
+@authority.command("list", cls=CtlCommand, examples=["llmgw ctl authority"])
+@pass_session
+def list_authorities(session: Session) -> None:
+    """The authorities in force, by the pins of their keys."""
+    _show_authority(session, session.client.get("/authority"))
+
+
+@authority.command(cls=CtlCommand, examples=["llmgw ctl authority begin"])
+@pass_session
+def begin(session: Session) -> None:
+    """Step 1: trust a second authority. Wait until every node has renewed: ten days."""
+    _show_authority(session, session.client.send("POST", "/authority/begin"))
+
+
+@authority.command(cls=CtlCommand, examples=["llmgw ctl authority switch"])
+@pass_session
+def switch(session: Session) -> None:
+    """Step 2: the other one issues; again: back to the first. Wait another ten days."""
+    _show_authority(session, session.client.send("POST", "/authority/switch"))
+
+
+@authority.command(cls=CtlCommand, examples=["llmgw ctl authority finish --yes"])
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_session
+def finish(session: Session, yes: bool) -> None:
+    """Step 3: drop the old one. A node that has not renewed must join again."""
+    if not yes:
+        click.confirm("Has every node renewed its certificate?", abort=True, err=True)
+    _show_authority(session, session.client.send("POST", "/authority/finish"))
+
+
+def _show_authority(session: Session, raw: str) -> None:
+    def text() -> str:
+        from llmgw.adminapi.access import AuthorityReply
+        from llmgw.ctl.client import parse
+        from llmgw.ctl.render import table
+
+        reply = parse(AuthorityReply, raw)
+        rows = [[pin, pin == reply.pin] for pin in reply.trusted]
+        return table(["PIN", "ISSUES"], rows)
+
+    session.show(raw, text)
+
+
 def _show_secret(session: Session, raw: str) -> None:
     """Print the secret alone, so that it can be piped; what it is goes to stderr."""
     reply = json.loads(raw)

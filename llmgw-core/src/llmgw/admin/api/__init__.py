@@ -1,6 +1,6 @@
 """The operations of the admin API, one module per part of the cluster."""
 
-from llmgw.admin.api import access, catalog, debug, feed, fleet, history, status, work
+from llmgw.admin.api import access, catalog, debug, feed, fleet, history, status, trust, work
 from llmgw.admin.operations import Operation
 
 __all__ = ["all_operations"]
@@ -15,6 +15,7 @@ def all_operations() -> tuple[Operation, ...]:
         *work.OPERATIONS,
         *history.OPERATIONS,
         *access.OPERATIONS,
+        *trust.OPERATIONS,
         *feed.OPERATIONS,
         *debug.OPERATIONS,
     )

@@ -74,6 +74,11 @@ class StoreTrust:
         """Return what agents check the issuing authority by."""
         return key_pin(self._authority.issuing.certificate)
 
+    @property
+    def trusted_pins(self) -> tuple[str, ...]:
+        """Return the pins of all authorities in force, the issuing one first."""
+        return tuple(key_pin(authority.certificate) for authority in self._authority.trusted)
+
     def refresh(self) -> None:
         """Read authorities, tokens and revocations again."""
         self._in_force = self._authorities.load()
