@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from llmgw.clock import Clock
 from llmgw.config.server import ControlSettings
 from llmgw.contracts.dispatch import Dispatcher
-from llmgw.contracts.engine import EngineAdapter, Installable, Sleeps
+from llmgw.contracts.engine import EngineAdapter, Installable
 from llmgw.contracts.leases import LeaseStore
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.contracts.sinks import CatalogSink, EndpointSink, ReportSink, Sink, UsageSource
@@ -96,7 +96,6 @@ class ControlPlane:
                 name: Engine(
                     traits=adapter.traits,
                     installable=isinstance(adapter, Installable),
-                    sleeps=isinstance(adapter, Sleeps),
                 )
                 for name, adapter in engines.items()
             },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,6 +217,12 @@ def test_each_reason_has_its_code_and_says_what_was_needed(
 def test_every_code_has_a_meaning_for_the_handbook() -> None:
     assert all(code.meaning.endswith(".") for code in Code)
     assert len({code.meaning for code in Code}) == len(Code)
+
+
+def test_every_code_is_explained_on_the_placement_page() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "placement.md").read_text()
+    missing = [code for code in Code if f"| `{code}` | {code.meaning} |" not in page]
+    assert missing == []
 
 
 def test_a_place_where_this_version_failed_is_left_alone_for_a_while(

@@ -21,8 +21,6 @@ class RefusalCode(StrEnum):
     UNPLACED = "unplaced", "Fewer replicas run than should; the parts say why, per profile."
     NO_PROFILE = "no_profile", "The model declares no profile, so only static endpoints serve it."
     NO_NODES = "no_nodes", "No node has registered yet; start an agent, or wait for it."
-    NOT_SETTLED = "not_settled", "The server has just started and waits for its known nodes."
-    NOT_LEADER = "not_leader", "Another server leads, or none does; only a leader starts replicas."
     PROFILE_UNPLACED = "profile_unplaced", "No node can run this profile now; the parts say why."
     ROLLOUT_FAILED = (
         "rollout_failed",
@@ -83,4 +81,3 @@ class RefusalCode(StrEnum):
         "policy_veto",
         "The placement policy ruled the node out without a code of its own.",
     )
-    NODE_REFUSED = "node_refused", "The node itself refused the command."

@@ -152,7 +152,6 @@ class Limits:
     drain_limit: float = 300.0
     resend_after: float = 5.0  #: an order that its node has not reported is sent again
     withdraw_for: float = 2.0  #: at least this long between un-routing and stopping
-    settled_run: float = 600.0  #: ready for this long: earlier failures are forgotten
     surge: int = 1  #: replicas of a new version started at a time, besides the old ones
     scale_up_after: float = 15.0  #: load above target for this long
     scale_down_after: float = 300.0  #: load below target for this long
@@ -167,7 +166,6 @@ class Engine:
 
     traits: EngineTraits
     installable: bool = False
-    sleeps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
