@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from llmgw.control.fleetmetrics import FleetCollector
 from llmgw.domain.loads import EngineLoad
@@ -65,9 +66,18 @@ async def test_what_engines_say_is_summed_by_model_and_silence_is_not_zero(site:
     assert seen["llmgw_replicas_min", "m"] == 2
 
 
-async def test_every_state_is_there_before_it_ever_occurred(site: Any) -> None:
-    await site.serve([values.model("m")], values.inventory("n1"))
-    seen = reading(site)
-    assert seen["llmgw_nodes", "lost"] == 0
-    assert seen["llmgw_replicas", "m", "unkillable"] == 0
-    assert seen["llmgw_model_state", "m", "unplaceable"] == 0
+async def test_every_state_has_a_series_from_the_first_scrape_on(site: Any) -> None:
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(site.plane.view))
+    text = generate_latest(registry).decode()
+    assert 'llmgw_nodes{state="lost"} 0.0' in text
+    assert "llmgw_control_leading 0.0" in text
+    await site.serve(
+        [values.model("m", values.profile(devices=1))], values.inventory("n1", devices=3)
+    )
+    text = generate_latest(registry).decode()
+    assert 'llmgw_devices{node="n1",use="booked"} 1.0' in text
+    assert 'llmgw_devices{node="n1",use="free"} 2.0' in text
+    assert 'llmgw_replicas{model="m",state="ready"} 1.0' in text
+    assert 'llmgw_model_state{model="m",state="serving"} 1.0' in text
+    assert "llmgw_control_leading 1.0" in text
