@@ -15,6 +15,7 @@ from llmgw.errors import RequestError
 DEPTH_LIMIT = 64
 _FEW = 64
 _LARGE = 4096
+_PART = 256 * 1024
 _AS_BRACES = bytes.maketrans(b"[]", b"{}")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
@@ -117,15 +118,22 @@ def _without_prompt(body: bytes | bytearray, fields: BodyFields) -> bytes | byte
     in the body is still searched.
     """
     for name in ("messages", "input", "prompt"):
-        raw = memoryview(getattr(fields, name))
-        if len(raw) < _LARGE // 2:
+        value = memoryview(getattr(fields, name))
+        if len(value) < _LARGE // 2:
             continue
-        value = bytes(raw)
         key = body.find(b'"%b"' % name.encode())
-        start = body.find(value[:1], key + len(name) + 2)
-        if key >= 0 and body.startswith(value, start):
+        start = body.find(bytes(value[:1]), key + len(name) + 2)
+        if key >= 0 and _stands_at(body, start, value):
             return b"".join((body[:key], body[start + len(value) :]))
     return body
+
+
+def _stands_at(body: bytes | bytearray, start: int, value: memoryview) -> bool:
+    """Say whether the body has this value there; by parts, since a whole copy may be 64 MB."""
+    return all(
+        body.startswith(bytes(value[place : place + _PART]), start + place)
+        for place in range(0, len(value), _PART)
+    )
 
 
 def _check_depth(body: bytes | bytearray) -> None:
