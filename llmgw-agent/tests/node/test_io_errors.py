@@ -51,11 +51,20 @@ def test_an_engine_runs_only_if_the_disk_says_which_one(
         while process.poll() is None and not (tmp_path / "state.json").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        running = processes.tree(processes.process_table(), cookie=cookie)
         told = ShardFolder(tmp_path).state()
+        expected = {told.pid} if told else set()
+        # A process that was sent SIGKILL takes a moment to be gone.
+        while {item.pid for item in (running := _tree(cookie))} != expected:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
         for item in running:
             processes.send_signal(item, signal.SIGKILL)
-    assert {item.pid for item in running} == ({told.pid} if told else set())
+    assert {item.pid for item in running} == expected
+
+
+def _tree(cookie: str) -> frozenset[processes.Process]:
+    return processes.tree(processes.process_table(), cookie=cookie)
 
 
 class FaultyFolder(ShardFolder):
