@@ -54,10 +54,10 @@ def test_an_engine_runs_only_if_the_disk_says_which_one(
         told = ShardFolder(tmp_path).state()
         expected = {told.pid} if told else set()
         # A process that was sent SIGKILL takes a moment to be gone.
-        while {item.pid for item in (running := _tree(cookie))} != expected:
-            if time.monotonic() > deadline:
-                break
+        running = _tree(cookie)
+        while {item.pid for item in running} != expected and time.monotonic() < deadline:
             time.sleep(0.01)
+            running = _tree(cookie)
         for item in running:
             processes.send_signal(item, signal.SIGKILL)
     assert {item.pid for item in running} == expected
