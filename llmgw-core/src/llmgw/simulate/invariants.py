@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from llmgw.control.decide.endpoints import find_endpoints
 from llmgw.domain.ids import Epoch, NodeId
-from llmgw.domain.plans import Refusal
+from llmgw.domain.plans import Refusal, StartReplica
 from llmgw.domain.replicas import ShardState
 from llmgw.simulate.nodes import ALIVE, SimNode
 from llmgw.simulate.servers import SimServer
@@ -51,6 +51,33 @@ def check_refusals(server: SimServer) -> None:
         if not refusal.code or not refusal.sentence:
             raise Violation(f"{server.name} refuses without a reason: {refusal}")
         pending += refusal.parts
+
+
+def check_plan(server: SimServer) -> None:
+    """No plan gives away what a replica that it knows of holds, or one thing twice."""
+    snapshot = server.snapshot
+    if snapshot is None:
+        return
+    known = {record.id: record for record in snapshot.replicas}
+    owners = {
+        (snapshot.nodes[node].machine, thing): record.id
+        for record in known.values()
+        for node, spec in record.shards
+        if node in snapshot.nodes
+        for thing in (*spec.devices, *spec.ports)
+    }
+    for action in server.decision.plan.actions:
+        if not isinstance(action, StartReplica) or action.replica in known:
+            continue
+        for node, spec in action.shards:
+            for thing in (*spec.devices, *spec.ports):
+                key = (snapshot.nodes[node].machine, thing)
+                if key in owners:
+                    raise Violation(
+                        f"{server.name} gives {thing} of {node} to {action.replica} "
+                        f"beside {owners[key]}"
+                    )
+                owners[key] = action.replica
 
 
 def check_stop(server: SimServer | None, replica: str, state: ShardState) -> None:

@@ -309,6 +309,7 @@ class World:
             again_s = server.take_turn(lambda node, commands: self._deliver(server, node, commands))
             invariants.check_endpoints(server, self.nodes)
             invariants.check_refusals(server)
+            invariants.check_plan(server)
             if again_s is not None:
                 self._wake(server, max(LATENCY_S, again_s))
 
