@@ -3,6 +3,7 @@
     nox -s up                 set all up and serve a small real model
     nox -s tests              everything that CI runs
     nox -s lint|types|imports|unit|e2e|docs|wheels|proto     each part by itself
+    nox -s observability      alerts, dashboards and metrics, with Prometheus' own tool
     nox -s bench|chaos|engines|clients|hostile|churn|loadtest|simulate|soak|scale|placement|browser
                               slow suites, each with its own report
 
@@ -135,6 +136,14 @@ def clients(session: nox.Session) -> None:
     if shutil.which("npm"):
         session.run("npm", "install", "--silent", "--prefix", packages, OPENAI_NODE, external=True)
     _slow(session, "clients", env={"NODE_PATH": f"{packages}/node_modules"})
+
+
+@nox.session
+def observability(session: nox.Session) -> None:
+    """Alerts, dashboards and the metrics page, by promtool (Debian's package `prometheus`)."""
+    install(session)
+    tests = f"{CORE}/tests/docs/test_observability.py"
+    session.run("pytest", tests, *session.posargs, env={"LLMGW_NEEDS_PROMTOOL": "1"})
 
 
 def _slow(session: nox.Session, suite: str, *, env: dict[str, str] | None = None) -> None:

@@ -146,14 +146,14 @@ def _labels(family: Any) -> str:
 
 def settings_document() -> str:
     """Return the reference of a server's and an agent's settings."""
-    server = server_schema({})
+    server = server_schema(load_registry().sections)
     return (
         MARK
         + "# Settings\n\nAll settings with their defaults. [Configuration](configuration.md) says how"
         " files, environment and flags come together.\n\n## Server and router\n\n"
-        + _tables(server, skip=("models", "plugins"))
-        + "\n`models` are catalog entries: see the [catalog](reference-catalog.md). `plugins` holds the"
-        " sections of plugins by name.\n\n## Agent\n\nIn a file, as"
+        + _tables(server, skip=("models",))
+        + "\n`models` are catalog entries: see the [catalog](reference-catalog.md)."
+        "\n\n## Agent\n\nIn a file, as"
         " `LLMGW_AGENT__…`, or as flags.\n\n"
         + _tables(AgentSettings.model_json_schema(), skip=("plugins",))
     )
@@ -205,6 +205,8 @@ def _sections(
 def _inner(root: Schema, node: Schema) -> tuple[Schema | None, str]:
     """Return the section that a key holds, and how its entries are marked."""
     for place, mark in ((node, ""), (node.get("items", {}), "[]"), (_more(node), ".NAME")):
+        if "properties" in place:
+            return place, mark
         if "$ref" in place:
             return root["$defs"][place["$ref"].rpartition("/")[2]], mark
     return None, ""

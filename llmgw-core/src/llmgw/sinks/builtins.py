@@ -25,8 +25,9 @@ class EnvoySection(Section):
     directory: Path | None = None
     """Folder of the files that Envoy watches; null: none are written. They hold engines' keys."""
     listen_address: str = "127.0.0.1"
+    """Address at which Envoy serves the API."""
     listen_port: int = 10000
-    """Where Envoy serves the API."""
+    """And its port."""
 
 
 @hookimpl

@@ -203,7 +203,7 @@ def _refused_room(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
             f"{name} has {gib(disk_free_mib)} of disk free, the weights take {gib(disk_mib)}",
             wants=gib(disk_mib),
             have=gib(disk_free_mib),
-            hint=f"remove weights that are not used: `llmgw ctl weights {name}`",
+            hint=f"remove weights that are not used: `llmgw ctl weights list {name}`",
         )
     if len(accounts.free_ports(account.id, need.ports)) < need.ports:
         low, high = accounts.snapshot.limits.port_range
