@@ -56,12 +56,24 @@ async def test_work_that_had_not_begun_at_the_deadline_never_does(tmp_path: Path
         await anyio.to_thread.run_sync(entered.wait)
         await give_up_on(impatient, lambda: done.append("late"), "nothing was changed")
         go_on.set()
-    await impatient.run(lambda: None)
+    await anyio.to_thread.run_sync(impatient.close)  # returns when all that was queued has ended
     assert done == ["stuck"]
-    impatient.close()
 
 
-async def give_up_on(database: Database, work: Callable[[], None], message: str) -> None:
+async def test_a_store_that_hangs_takes_no_thread_from_the_rest(tmp_path: Path) -> None:
+    slow = Database(connect(parse_url(f"sqlite:///{tmp_path / 'x.db'}")), deadline_s=1.0)
+    go_on = threading.Event()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(60):
+            tasks.start_soon(give_up_on, slow, lambda: go_on.wait(5), "store")
+        await anyio.sleep(0.2)
+        with anyio.fail_after(0.5):
+            await anyio.to_thread.run_sync(int)
+    go_on.set()
+    slow.close()
+
+
+async def give_up_on(database: Database, work: Callable[[], object], message: str) -> None:
     with pytest.raises(StoreUnavailable, match=message):
         await database.run(work)
 

@@ -26,6 +26,10 @@ T = TypeVar("T")
 # Any constant will do that nobody else uses on this database.
 _ADVISORY_KEY = 0x6C6C6D67
 
+# Threads that wait for the store thread. Their own: a store that hangs must not use up those that
+# the rest of the process shares.
+_MOST_WAITERS = 32
+
 DEADLINE_S = 6.0
 """Above the database's own limit of a statement (5 s), whose message is the clearer one."""
 
@@ -82,6 +86,7 @@ class Database:
         self._deadline_s = deadline_s
         self.fence: Fence | None = None  #: set once the lease store exists
         self._thread_id: int | None = None
+        self._waiters: anyio.CapacityLimiter | None = None
         self._executor = concurrent.futures.ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="llmgw-store", initializer=self._remember_thread
         )
@@ -101,7 +106,16 @@ class Database:
         Raises StoreUnavailable after the deadline. Work that had not begun by then never will;
         work that had may still be carried out.
         """
-        return await anyio.to_thread.run_sync(self.call, work, abandon_on_cancel=True)
+        if self._waiters is None:
+            self._waiters = anyio.CapacityLimiter(_MOST_WAITERS)
+        with anyio.move_on_after(self._deadline_s + 1.0):
+            return await anyio.to_thread.run_sync(
+                self.call, work, abandon_on_cancel=True, limiter=self._waiters
+            )
+        raise StoreUnavailable(
+            "too many wait for the store already; nothing was changed",
+            retry_after_s=self._deadline_s,
+        )
 
     def call(self, work: Callable[[], T]) -> T:
         """As `run`, for threads; at once when already on the store thread."""
