@@ -4,7 +4,8 @@
 
 For tests of whatever supervises engines. It speaks enough of the OpenAI API for a readiness
 check, streams at a given pace, and has a metrics page with the counters `fake_*`. If the
-environment has FAKE_ENGINE_KEY, all but `/health` asks for it.
+environment has FAKE_ENGINE_KEY, all but `/health` asks for it. At SIGUSR1 it says no further
+token, and goes on being healthy.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class State:
         self.running = 0
         self.completions = 0
         self.generated = 0
+        self.is_still = False
 
     @property
     def ready(self) -> bool:
@@ -143,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def token(self) -> None:
-        time.sleep(self.state.given.token_delay)
+        time.sleep(3600 if self.state.is_still else self.state.given.token_delay)
         with self.state.lock:
             self.state.generated += 1
 
@@ -190,6 +192,7 @@ def serve(state: State) -> int:
     given = state.given
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: None if given.ignore_term else stopped.set())
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(state, "is_still", True))
     for _ in range(given.children):
         subprocess.Popen([sys.executable, "-c", _HELPER], start_new_session=True)
     for line in given.say:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,14 +39,29 @@ def wait_for(what: str, look: Callable[[], T | None], limit_s: float = 60.0) -> 
     raise AssertionError(f"not within {limit_s:.0f} s: {what}")
 
 
+def seconds_until(what: str, look: Callable[[], object], limit_s: float) -> float:
+    """Return how long it took until `look` said something that is not false."""
+    began = time.monotonic()
+    wait_for(what, look, limit_s)
+    return round(time.monotonic() - began, 2)
+
+
 class Running:
     """One `llmgw …` process with its output in a file."""
 
-    def __init__(self, arguments: list[str], output: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        output: Path,
+        env: dict[str, str],
+        *,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """prefix: a program that becomes the process, such as `ip netns exec NAME`."""
         self.output = output
         self._file = output.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "llmgw", *arguments],
+            [*prefix, sys.executable, "-m", "llmgw", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=self._file,
             stderr=subprocess.STDOUT,
