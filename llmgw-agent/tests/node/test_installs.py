@@ -157,3 +157,10 @@ async def test_an_engine_in_use_is_not_removed(site: Site) -> None:
     site.used.clear()
     await site.installer.remove("toy", "1.0")
     assert site.homes.installed() == ()
+
+
+async def test_an_engine_that_is_no_package_counts_as_installed(tmp_path: Path, spec: Any) -> None:
+    """Only its adapter can find it; a node that listed none would never be given a replica."""
+    homes = NodeHomes(folder=tmp_path, adapters={"fake": FakeEngineAdapter()})
+    assert [(item.engine, item.version) for item in homes.installed()] == [("fake", "")]
+    assert (await homes.resolve(spec(engine="fake"), lambda *_: None)).python is None

@@ -73,6 +73,9 @@ class NodeHomes:
             found.extend(self._installed(engine))
             if (beside := self._beside(engine)) is not None:
                 found.append(beside)
+            elif not _distributions(self.adapters[engine]):
+                # Only the adapter can find it. Without this line nothing would be placed here.
+                found.append(InstalledEngine(engine=engine, version="", path=""))
         return tuple(found)
 
     def _installed(self, engine: str) -> Iterator[InstalledEngine]:
