@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from llmgw_agent.node.link import LoopLag
-from llmgw_agent.node.link.backoff import redial_delay_s
+from llmgw_agent.node.link.backoff import attempts_after, redial_delay_s
 from llmgw_agent.node.link.status import Complaint
 
 
@@ -66,3 +66,9 @@ async def test_the_worst_stall_is_reported_once(caplog: pytest.LogCaptureFixture
         assert lag.take_worst_ms() == 0
         tasks.cancel_scope.cancel()
     assert [record.message for record in caplog.records] == ["event loop stood still"]
+
+
+def test_a_session_that_outlasted_the_next_wait_clears_the_count() -> None:
+    assert [attempts_after(3, up_s) for up_s in (0.0, 7.9, 8.0, 60.0)] == [3, 3, 0, 0]
+    assert [attempts_after(50, up_s) for up_s in (59.0, 60.0)] == [50, 0]
+    assert attempts_after(0, 0.0) == 0

@@ -17,7 +17,7 @@ from llmgw.domain.ids import SessionId
 from llmgw.errors import TransientError
 from llmgw.logs import get_logger
 from llmgw_agent.node.link.abilities import Abilities
-from llmgw_agent.node.link.backoff import STEADY_S, redial_delay_s
+from llmgw_agent.node.link.backoff import attempts_after, redial_delay_s
 from llmgw_agent.node.link.lag import LoopLag
 from llmgw_agent.node.link.session import Commands, Ended, LinkSession, Membership, Node
 from llmgw_agent.node.link.status import Complaint, ServerState, ServerStatus
@@ -110,8 +110,7 @@ class Link:
             ended = await self._once(server)
             if ended.up_s:
                 complaint.clear()
-            if ended.up_s >= STEADY_S:
-                attempt = 0
+            attempt = attempts_after(attempt, ended.up_s)
             delay_s = redial_delay_s(attempt, self._random.random())
             attempt += 1
             self._note(
