@@ -32,7 +32,7 @@ def make_fleet(tmp_path: Path) -> Iterator[MakeFleet]:
     for fleet in made:
         fleet.close()
         for log in sorted(fleet.home.glob("*.log")):  # shown by pytest where the test failed
-            print(f"--- {log.name}\n{log.read_text(errors='replace')[-6000:]}")  # noqa: T201
+            print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")  # noqa: T201
 
 
 @pytest.fixture

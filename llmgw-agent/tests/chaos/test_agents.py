@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -72,8 +73,8 @@ def test_killing_every_agent_again_and_again_restarts_no_engine_and_loses_no_lin
         F4=f"{KILLS} kills of 2 agents with 4 engines: 0 restarts, 0 of {lines} log lines lost, "
         f"0 of {load.whole} streams broken; adopted in {max(took):.1f} s at most"
     )
-    # An interpreter of Python and gRPC on two busy cores is most of this.
-    assert max(took) <= 5.0
+    # The start of an interpreter with gRPC is most of this; a busy machine may be late once.
+    assert statistics.median(took) <= 3.0
 
 
 def has_adopted(agent: Agent, pids: set[int]) -> bool:

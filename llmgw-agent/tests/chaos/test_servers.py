@@ -11,14 +11,12 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
-from llmgw.testing.fleet import Fleet, Server, ask
+from llmgw.testing.fleet import Fleet, Server
 from llmgw.testing.site import seconds_until, wait_for
 from llmgw.testing.streams import StreamLoad
 

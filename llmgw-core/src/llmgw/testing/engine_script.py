@@ -52,7 +52,12 @@ class Close:
     reset: bool = False
 
 
-Step = Send | Wait | Hang | Close
+@dataclass(frozen=True, slots=True)
+class Die:
+    """End as a process does: nobody listens any more, and every connection is reset."""
+
+
+Step = Send | Wait | Hang | Close | Die
 
 
 def chunk(data: bytes) -> bytes:
@@ -131,6 +136,7 @@ class ScriptedEngine:
     async def __aenter__(self) -> Self:
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -163,6 +169,7 @@ class ScriptedEngine:
         task = asyncio.current_task()
         if task is not None:
             self._tasks.add(task)
+        self._writers.add(writer)
         self.connections += 1
         self.open_connections += 1
         try:
@@ -179,6 +186,7 @@ class ScriptedEngine:
             pass
         finally:
             writer.close()
+            self._writers.discard(writer)
             self.open_connections -= 1
             if task is not None:
                 self._tasks.discard(task)
@@ -203,6 +211,9 @@ class ScriptedEngine:
                     await asyncio.wait([gone], timeout=step.seconds)
                 elif isinstance(step, Hang):
                     await gone
+                elif isinstance(step, Die):
+                    self._die()
+                    return False
                 else:
                     _end(writer, reset=step.reset)
                     return False
@@ -217,6 +228,11 @@ class ScriptedEngine:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
             await self._tell()
+
+    def _die(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            _end(writer, reset=True)
 
     async def _send(
         self, step: Send, writer: asyncio.StreamWriter, gone: asyncio.Future[None]

@@ -65,6 +65,7 @@ class Member:
         """SIGKILL, and reap."""
         assert self.running is not None
         self.running.kill()
+        self.running.close()
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
