@@ -146,6 +146,20 @@ def observability(session: nox.Session) -> None:
     session.run("pytest", tests, *session.posargs, env={"LLMGW_NEEDS_PROMTOOL": "1"})
 
 
+@nox.session
+def hostile(session: nox.Session) -> None:
+    """Malformed requests and slow clients by the thousand; `-- --seed N` for other ones."""
+    install(session, tools="slow")
+    _slow(session, "hostile")
+
+
+@nox.session
+def churn(session: nox.Session) -> None:
+    """Streams by the thousand while engines come and go; `-- --minutes 2` for a short one."""
+    install(session, tools="slow")
+    _slow(session, "churn")
+
+
 def _slow(session: nox.Session, suite: str, *, env: dict[str, str] | None = None) -> None:
     folder = f"llmgw-agent/tests/{suite}"
     session.run("pytest", "-m", "slow", "--timeout=1200", folder, *session.posargs, env=env)
