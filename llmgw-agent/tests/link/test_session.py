@@ -138,3 +138,15 @@ async def test_an_agent_serves_every_server_at_once(workshop: Any, tmp_path: Any
         agent.outbox.publish(workshop.report())
         for server in (one, two):
             await server.reports.until(lambda server=server: server.reports.shards)
+
+
+async def test_a_node_says_its_own_news_before_those_of_its_shards(workshop: Any) -> None:
+    """A server that hears of stopping engines must know by then that their agent is leaving."""
+    async with workshop.server(heartbeat_s=60.0).running() as server:
+        agent = workshop.agent(server)
+        async with agent.running():
+            await server.reports.until(lambda: server.reports.registrations)
+            agent.update(leaving=True)
+            agent.outbox.publish(workshop.report(state=ShardState.STOPPING))
+            await server.reports.until(lambda: server.reports.shards)
+            assert server.reports.registrations[-1].inventory.leaving

@@ -236,6 +236,7 @@ def _weights(
 
 async def _stop_engines(parts: Parts, clock: Clock) -> None:
     """Order every shard to stop, as a server would, and wait until nothing is left."""
+    parts.inventory.leave()
     parts.commands.leave()
     for assigned in tuple(parts.assignments.all().values()):
         try:

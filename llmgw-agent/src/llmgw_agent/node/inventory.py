@@ -52,6 +52,11 @@ class Inventory:
         self._engines = engines()
         self._ram_mib, self._available_mib = machine.memory_mib()
         self._disk_free_mib = machine.disk_free_mib(weights_folder)
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Say from now on that this agent stops its engines and will end."""
+        self._leaving = True
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Read again and again until cancelled; started after the first reading."""
@@ -89,4 +94,5 @@ class Inventory:
             engines=self._engines,
             weights=self._weights(),
             capabilities=CAPABILITIES,
+            leaving=self._leaving,
         )

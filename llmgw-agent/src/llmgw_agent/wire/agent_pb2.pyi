@@ -360,7 +360,7 @@ class PortRange(_message.Message):
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class NodeInventory(_message.Message):
-    __slots__ = ("node", "agent_uid", "boot_id", "machine_id", "agent_version", "hostname", "data_address", "pool", "labels", "fabric", "cpu_count", "ram_mib", "ram_available_mib", "disk_free_mib", "port_range", "devices", "engines", "weights", "capabilities")
+    __slots__ = ("node", "agent_uid", "boot_id", "machine_id", "agent_version", "hostname", "data_address", "pool", "labels", "fabric", "cpu_count", "ram_mib", "ram_available_mib", "disk_free_mib", "port_range", "devices", "engines", "weights", "capabilities", "leaving")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -394,6 +394,7 @@ class NodeInventory(_message.Message):
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     node: str
     agent_uid: str
     boot_id: str
@@ -413,7 +414,8 @@ class NodeInventory(_message.Message):
     engines: _containers.RepeatedCompositeFieldContainer[InstalledEngine]
     weights: _containers.RepeatedCompositeFieldContainer[CachedWeights]
     capabilities: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node: _Optional[str] = ..., agent_uid: _Optional[str] = ..., boot_id: _Optional[str] = ..., machine_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., hostname: _Optional[str] = ..., data_address: _Optional[str] = ..., pool: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., fabric: _Optional[_Mapping[str, str]] = ..., cpu_count: _Optional[int] = ..., ram_mib: _Optional[int] = ..., ram_available_mib: _Optional[int] = ..., disk_free_mib: _Optional[int] = ..., port_range: _Optional[_Union[PortRange, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[InstalledEngine, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[CachedWeights, _Mapping]]] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
+    leaving: bool
+    def __init__(self, node: _Optional[str] = ..., agent_uid: _Optional[str] = ..., boot_id: _Optional[str] = ..., machine_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., hostname: _Optional[str] = ..., data_address: _Optional[str] = ..., pool: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., fabric: _Optional[_Mapping[str, str]] = ..., cpu_count: _Optional[int] = ..., ram_mib: _Optional[int] = ..., ram_available_mib: _Optional[int] = ..., disk_free_mib: _Optional[int] = ..., port_range: _Optional[_Union[PortRange, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[InstalledEngine, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[CachedWeights, _Mapping]]] = ..., capabilities: _Optional[_Iterable[str]] = ..., leaving: bool = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("rank", "node", "address", "ports", "devices")

@@ -90,6 +90,7 @@ class NodeInventory:
     capabilities: frozenset[str] = (
         frozenset()
     )  #: commands and abilities that this agent understands
+    leaving: bool = False  #: the agent stops its engines and will end
 
 
 class NodeState(StrEnum):

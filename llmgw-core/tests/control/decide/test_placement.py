@@ -157,6 +157,7 @@ REASONS: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
     ("node_not_ready", {}, {}, {"state": NodeState.SUSPECT}),
     ("node_cordoned", {}, {}, {"cordoned": True}),
     ("node_draining", {}, {}, {"cordoned": True, "draining": True}),
+    ("agent_leaving", {}, {"leaving": True}, {}),
     ("agent_too_new", {}, {"agent_version": "0.9.0"}, {}),
     ("pool_mismatch", {"pool": "chat"}, {}, {}),
     ("label_mismatch", {"labels": {"zone": "a"}}, {"labels": {"zone": "b"}}, {}),

@@ -157,6 +157,12 @@ class LinkSession:
         self._inventory = _lasting(registration.inventory)
         self._send(registration)
 
+    def _register_if_changed(self) -> None:
+        """What heartbeats do not carry (engines, weights, labels) changes rarely: then the whole
+        registration goes up once more."""
+        if _lasting(self._registration().inventory) != self._inventory:
+            self._register()
+
     def _registration(self) -> Registration:
         registration = self._node.outbox.registration(self._id)
         if (pool := self._node.pool()) is None:
@@ -233,7 +239,11 @@ class LinkSession:
     async def _report(self, subscription: Subscription) -> Ended:
         await self._started.wait()
         while True:
-            for report in await subscription.next_reports():
+            reports = await subscription.next_reports()
+            # First the node's own news, from which those of its shards may follow: a server that
+            # sees engines stop must know by then that their agent is leaving.
+            self._register_if_changed()
+            for report in reports:
                 await self._lanes.put_report(encode_up(report))
 
     async def _beat(self, subscription: Subscription) -> Ended:
@@ -248,10 +258,7 @@ class LinkSession:
                     self._id, self._sequence, loop_lag_ms=self._node.lag.take_worst_ms()
                 )
             )
-            # What heartbeats do not carry (engines, weights, labels) changes rarely: then the
-            # whole registration goes up once more.
-            if _lasting(self._registration().inventory) != self._inventory:
-                self._register()
+            self._register_if_changed()
 
     async def _watch(self) -> Ended:
         clock = self._node.clock

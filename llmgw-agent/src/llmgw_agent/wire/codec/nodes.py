@@ -95,6 +95,7 @@ def encode_inventory(inventory: NodeInventory) -> pb.NodeInventory:
             for item in inventory.weights
         ],
         capabilities=sorted(inventory.capabilities),
+        leaving=inventory.leaving,
     )
 
 
@@ -126,6 +127,7 @@ def decode_inventory(message: pb.NodeInventory) -> NodeInventory:
             CachedWeights(ref=item.ref, size_bytes=item.size_bytes) for item in message.weights
         ),
         capabilities=frozenset(message.capabilities),
+        leaving=message.leaving,
     )
 
 

@@ -48,6 +48,10 @@ class RefusalCode(StrEnum):
     NODE_NOT_READY = "node_not_ready", "The node is suspect, disconnected, lost or fenced."
     NODE_CORDONED = "node_cordoned", "An operator keeps new replicas off the node."
     NODE_DRAINING = "node_draining", "The node is being emptied."
+    AGENT_LEAVING = (
+        "agent_leaving",
+        "The agent stops its engines and will end; it takes on nothing more.",
+    )
     AGENT_TOO_NEW = (
         "agent_too_new",
         "The agent is newer than this server; upgrade the server first.",

@@ -94,6 +94,14 @@ def _refused_node(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
             f"{name} is {'draining' if record.draining else 'cordoned'}{because}",
             hint=f"llmgw ctl uncordon {name}",
         )
+    if inventory.leaving:
+        return refusal(
+            need,
+            account,
+            Code.AGENT_LEAVING,
+            f"the agent of {name} stops its engines and will end",
+            hint=f"start the agent on {name} again",
+        )
     if _newer(inventory.agent_version, accounts.snapshot.limits.agent_version):
         return refusal(
             need,

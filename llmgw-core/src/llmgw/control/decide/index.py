@@ -33,7 +33,7 @@ class FleetIndex:
         self.accounts = accounts
         self.order: list[NodeAccount] = list(accounts.nodes.values())
         self.everyone = (1 << len(self.order)) - 1
-        self.open = 0  #: ready, and no operator keeps replicas off
+        self.open = 0  #: ready, and neither an operator nor its agent keeps replicas off
         self.pools: defaultdict[str, int] = defaultdict(int)
         self.labels: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.fabrics: defaultdict[str, int] = defaultdict(int)
@@ -53,7 +53,8 @@ class FleetIndex:
     def _add(self, account: NodeAccount) -> None:
         bit = 1 << account.index
         record, inventory = account.record, account.inventory
-        if record.state is NodeState.READY and not record.cordoned and not record.draining:
+        is_kept_off = record.cordoned or record.draining or inventory.leaving
+        if record.state is NodeState.READY and not is_kept_off:
             self.open |= bit
         self.pools[inventory.pool] |= bit
         for item in inventory.labels.items():

@@ -211,8 +211,10 @@ class Inventory:
 
     def _with_intent(self, record: NodeRecord, now: float) -> NodeRecord:
         intent = self._intents.get(record.id)
+        leaving = record.inventory is not None and record.inventory.leaving
+        own_reason = "its agent stops its engines" if leaving else ""
         if intent is None:
-            return record
+            return replace(record, because=own_reason)
         fenced = intent.fenced is not None and record.id not in self._unfenced
         if fenced and record.state is not NodeState.FENCED:
             record = replace(record, state=NodeState.FENCED, since=now)
@@ -229,7 +231,7 @@ class Inventory:
             cordoned=intent.cordoned is not None or intent.draining is not None,
             draining=intent.draining is not None,
             drain_ends=self._drain_ends.get(record.id, 0.0),
-            because=next((reason for reason in reasons if reason), ""),
+            because=next((reason for reason in reasons if reason), own_reason),
         )
 
 
