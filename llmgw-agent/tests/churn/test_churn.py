@@ -243,7 +243,7 @@ async def test_streams_keep_apart_while_engines_come_and_go(
         sampling.cancel()
 
     def all_gone() -> bool:
-        return fleet.open_files <= files_before + 2 * len(fleet.engines)
+        return bool(fleet.open_files <= files_before + 2 * len(fleet.engines))
 
     gauges: dict[str, float] = {}
 

@@ -20,11 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from llmgw.testing.engine_script import Script, ScriptedEngine
+from llmgw.testing.engine_script import SSE_HEAD, Script, ScriptedEngine, Send, chunk, event
 from llmgw.testing.site import Running, Site, free_port, wait_for
-
-# Short, so that what is left half-sent is cut within the test.
-REQUEST_HEAD_S, BODY_IDLE_S, STALLED_S, KEEP_ALIVE_S = 1.0, 1.0, 3.0, 1.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,33 +68,50 @@ class Target:
 
 
 def answer(request: Any) -> Script:
-    """A stream where one was asked for, else a plain answer."""
+    """A stream where one was asked for, long for user `slow`, else a plain answer."""
+    if b'"user": "slow"' in request.body:
+        return Script((Send(SSE_HEAD), Send(chunk(event("x" * 8_000)), times=500)))
     if b'"stream": true' in request.body or b'"stream":true' in request.body:
         return Script.events('{"choices": [{"index": 0, "delta": {"content": "x"}}]}')
     return Script.plain({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
 
 
 @pytest.fixture
-async def target(tmp_path: Path) -> AsyncIterator[Target]:
+def deadlines() -> dict[str, float]:
+    """Short, so that what is left half-sent is cut within the test."""
+    return {
+        "request_head": 1.0,
+        "request_body_idle": 1.0,
+        "client_stalled": 3.0,
+        "keep_alive": 1.0,
+    }
+
+
+@pytest.fixture
+async def target(tmp_path: Path, deadlines: dict[str, float]) -> AsyncIterator[Target]:
     (tmp_path / "plain").mkdir()
     (tmp_path / "tls").mkdir()
     plain, secure = Site(tmp_path / "plain"), Site(tmp_path / "tls")
     async with ScriptedEngine(choose=answer) as engine:
         try:
-            yield await _start(engine, plain, secure)
+            yield await _start(engine, plain, secure, {"deadlines": deadlines})
         finally:
             await asyncio.to_thread(secure.close)
             await asyncio.to_thread(plain.close)
 
 
-async def _start(engine: ScriptedEngine, plain: Site, secure: Site) -> Target:
-    server = _server(plain, engine, {"auth": {"api_keys": "on"}})
-    tls_server = _server(secure, engine, {"tls": write_certificate(secure.home)})
+async def _start(
+    engine: ScriptedEngine, plain: Site, secure: Site, settings: dict[str, Any]
+) -> Target:
+    server = _server(plain, engine, {"router": settings, "auth": {"api_keys": "on"}})
+    tls_server = _server(
+        secure, engine, {"router": settings, "tls": write_certificate(secure.home)}
+    )
     key = await asyncio.to_thread(wait_for, "a key can be made", lambda: _new_key(plain))
     api, admin = free_port(), free_port()
     router = plain.start(
         *("router", "--server", f"http://127.0.0.1:{plain.admin_port}"),
-        *("--config", str(_config(plain.home / "router.yaml", {}))),
+        *("--config", str(_config(plain.home / "router.yaml", {"router": settings}))),
         *("--token-file", str(plain.state_dir / "admin.token")),
         *("--state-dir", str(plain.home / "router")),
         *("--listen", f"127.0.0.1:{api}", "--admin-listen", f"127.0.0.1:{admin}"),
@@ -126,13 +140,7 @@ def _server(site: Site, engine: ScriptedEngine, more: dict[str, Any]) -> Running
 
 
 def _config(path: Path, content: dict[str, Any]) -> Path:
-    deadlines = {
-        "request_head": REQUEST_HEAD_S,
-        "request_body_idle": BODY_IDLE_S,
-        "client_stalled": STALLED_S,
-        "keep_alive": KEEP_ALIVE_S,
-    }
-    path.write_text(yaml.safe_dump({**content, "router": {"deadlines": deadlines}}))
+    path.write_text(yaml.safe_dump(content))
     return path
 
 

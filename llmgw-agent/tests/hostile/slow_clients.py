@@ -1,0 +1,125 @@
+"""Thousands of clients that are slow in one way each, or only idle: a program of its own.
+
+    python slow_clients.py PORT KEY head=900,body=900,read=200 SECONDS
+
+A connection that is closed is opened again until the time is over. Then it waits for all to be
+closed and prints, by kind, how many were and after how many seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from typing import cast
+
+TICKS = 100  #: one second's bytes do not come in one burst, but spread over this many parts
+GIVE_UP_S = 30.0
+_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer %b\r\n"
+_BODY = b'{"model": "demo", "stream": true, "user": "slow", "messages": []}'
+
+
+class Client(asyncio.Protocol):
+    """One connection. `sent` counts from when the server could know that it is slow."""
+
+    def __init__(self, kind: str, key: bytes, closed: asyncio.Queue[tuple[str, float]]) -> None:
+        self.kind = kind
+        self._key = key
+        self._closed = closed
+        self._began = 0.0
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._began = asyncio.get_running_loop().time()
+        head = _HEAD % self._key
+        if self.kind == "idle":
+            self.transport.write(b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n")
+        elif self.kind == "head":
+            self.transport.write(head + b"X-Slow: ")
+        elif self.kind == "body":
+            self.transport.write(head + b"Content-Length: 1000000\r\n\r\n{")
+        else:
+            self.transport.pause_reading()
+            self.transport.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY))
+
+    def drip(self) -> None:
+        """Send a second's worth: one byte of a head, a tenth of the slowest body that may be."""
+        if self.transport is not None and self.kind in ("head", "body"):
+            self.transport.write(b"a" if self.kind == "head" else b"a" * 100)
+
+    def look(self) -> None:
+        """A client that reads nothing does not see the end either: look for it in the kernel."""
+        if self.kind == "read" and self.transport is not None:
+            raw = self.transport.get_extra_info("socket")
+            state = raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+            if state != _ESTABLISHED:
+                self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # asyncio's name
+        self.transport = None
+        age_s = asyncio.get_running_loop().time() - self._began
+        self._closed.put_nowait((self.kind, age_s))
+
+
+_ESTABLISHED = 1
+
+
+async def open_one(port: int, client: Client) -> None:
+    raw = socket.socket()
+    if client.kind == "read":
+        # Else the kernel takes the whole answer, and nobody is slow.
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(raw, ("127.0.0.1", port))
+    await loop.create_connection(lambda: client, sock=raw)
+
+
+async def run(port: int, key: bytes, kinds: dict[str, int], seconds: float) -> dict[str, object]:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    closed: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+    ages: dict[str, list[float]] = {kind: [] for kind in kinds}
+    clients: list[Client] = []
+    for kind, count in kinds.items():
+        for _ in range(count):
+            clients.append(Client(kind, key, closed))
+            await open_one(port, clients[-1])
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    tick = 0
+    while loop.time() < until or any(client.transport for client in clients):
+        if loop.time() > until + GIVE_UP_S:
+            break
+        tick += 1
+        for client in clients[tick % TICKS :: TICKS]:
+            client.drip()
+            client.look()
+        while not closed.empty():
+            kind, age_s = closed.get_nowait()
+            ages[kind].append(age_s)
+            if loop.time() < until:
+                clients = [client for client in clients if client.transport is not None]
+                clients.append(Client(kind, key, closed))
+                await open_one(port, clients[-1])
+        if loop.time() >= until:
+            for client in clients:
+                if client.kind == "idle" and client.transport is not None:
+                    client.transport.abort()
+        await asyncio.sleep(1 / TICKS)
+    return {
+        "closed": {kind: len(found) for kind, found in ages.items()},
+        "latest_s": {kind: round(max(found, default=0.0), 2) for kind, found in ages.items()},
+        "left_open": sum(client.transport is not None for client in clients),
+    }
+
+
+if __name__ == "__main__":
+    chosen = {
+        kind: int(count)
+        for kind, _, count in (one.partition("=") for one in sys.argv[3].split(","))
+    }
+    outcome = asyncio.run(run(int(sys.argv[1]), sys.argv[2].encode(), chosen, float(sys.argv[4])))
+    sys.stdout.write(json.dumps(outcome) + "\n")
