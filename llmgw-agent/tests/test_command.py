@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from llmgw.domain.ids import DeviceId, NodeId, ReplicaId, ShardId
 from llmgw.domain.nodes import Device, DeviceHealth, NodeInventory
 from llmgw.domain.replicas import Failure, FailureCause, Shard, ShardState
-from llmgw.errors import ConfigError, PermanentError
+from llmgw.errors import ConfigError
 from llmgw_agent.command import agent
 from llmgw_agent.node.status import AgentStatus, ServerLink, ShardLine
 from llmgw_agent.render import status_text
@@ -108,15 +108,20 @@ def test_status_of_a_folder_without_an_agent_says_so(tmp_path: Path) -> None:
     assert "no agent has run with this state folder" in str(result.exception)
 
 
-def test_a_refused_join_is_one_error_and_no_tree_of_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    arguments = ["--server", "127.0.0.1:1", "--node-id", "n", "--join", "no-token"]
-    result = CliRunner().invoke(agent, [*arguments, "--state-dir", str(tmp_path / "state")])
-    assert isinstance(result.exception, PermanentError)
-    assert "not a join token" in str(result.exception)
-    assert "no-token" not in str(result.exception)
+def test_a_refused_join_is_one_line_and_no_tree_of_tasks(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "llmgw", "agent", "--state-dir", str(tmp_path / "state")]
+    done = subprocess.run(
+        [*command, "--server", "127.0.0.1:1", "--node-id", "n", "--join", "no-token"],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("llmgw:")]
+    assert "not a join token" in told
+    assert "no-token" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.e2e

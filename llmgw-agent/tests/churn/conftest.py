@@ -25,11 +25,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--streams", type=int, default=2_000, help="how many at a time")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Engine:
     """One stand-in on a port that it keeps over its lives."""
 

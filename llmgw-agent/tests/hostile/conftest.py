@@ -34,11 +34,6 @@ def seed(request: pytest.FixtureRequest) -> int:
     return chosen
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
     """Where to send, and which process has to stand it."""

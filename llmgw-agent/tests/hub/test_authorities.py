@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import anyio
-import pytest
 
 from llmgw.clock import SystemClock
 from llmgw.contracts.trust import ServerIdentity
@@ -11,11 +10,6 @@ from llmgw.errors import StoreUnavailable
 from llmgw.testing.trust import Authority, InMemoryTrust
 from llmgw_agent.hub.authorities import AuthorityWatch
 from llmgw_agent.wire.authorities import authorities_digest
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Flaky(InMemoryTrust):

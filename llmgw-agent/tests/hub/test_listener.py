@@ -22,11 +22,6 @@ from llmgw_agent.wire.addresses import TcpAddress, UnixAddress
 from llmgw_agent.wire.options import SERVER_OPTIONS
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Silent:
     """A ReportSink that nobody reports to."""
 

@@ -38,11 +38,6 @@ from llmgw_agent.wire.versions import own_version
 BEAT_S = 0.1
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Changing:
     """Something that a test waits for, by asking again whenever it may have changed."""
 

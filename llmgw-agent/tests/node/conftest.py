@@ -55,6 +55,7 @@ class Node:
         # Of its own: agents with one uid would end each other's engines as orphans.
         self.uid = uuid.uuid4().hex
         self.devices: tuple[Device, ...] = ()
+        self.guarded = True
         self.make_hands: Callable[[Host, ShardFolder, Assigned], Hands] = _real_hands
         self.host = Host(
             node=NodeId("n1"),
@@ -102,6 +103,7 @@ class Node:
             devices=lambda: self.devices,
             weights_problem=lambda _: None,
             address="127.0.0.1",
+            guarded=self.guarded,
         )
         self.supervisor = Supervisor(
             host=self.host,
@@ -206,8 +208,3 @@ def node(tmp_path: Path) -> Iterator[Node]:
     for path in (tmp_path / "shards").glob("*"):
         if (left := ShardFolder(path).state()) is not None:
             processes.send_signal(left.shim, signal.SIGKILL)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"

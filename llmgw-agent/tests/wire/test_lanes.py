@@ -8,11 +8,6 @@ import pytest
 from llmgw_agent.wire.lanes import MAX_CONTROL, Lanes, LanesFull
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_control_overtakes_reports() -> None:
     lanes = Lanes()
     await lanes.put_report((b"report",))
