@@ -183,6 +183,17 @@ def test_a_local_token_whose_file_was_lost_is_replaced_and_ended(
         store.trust.join(token_id=lost.id, csr=request(), node=NODE, peer_address="::1")
 
 
+def test_another_server_on_the_same_store_leaves_the_local_token_of_the_first_alone(
+    store: Store, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "one.token", tmp_path / "two.token"
+    store.trust.write_local_token(first)
+    store.trust.write_local_token(second)
+    for path in (first, second):
+        token = JoinToken.parse(path.read_text())
+        store.trust.join(token_id=token.id, csr=request(), node=NODE, peer_address="::1")
+
+
 @pytest.mark.parametrize(
     ("address", "ours"),
     [

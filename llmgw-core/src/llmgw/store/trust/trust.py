@@ -174,14 +174,17 @@ class StoreTrust:
 
         One that is still good is kept, so that agents may hold on to it across restarts.
         """
+        # Of several servers on one store, each has a token of its own, on a machine of its own.
+        owner = f"{socket.gethostname()}:{path}"
         for record in self.tokens():
-            if record.local_only and record.usable(self._clock.wall()):
+            is_ours = record.local_only and record.created_by == owner
+            if is_ours and record.usable(self._clock.wall()):
                 if self._is_in(path, record):
                     return
                 # Its text is lost, so nobody can use it any more; nor should anybody.
                 self._tokens.revoke(record.id)
         _, token = self._tokens.create(
-            pin=self.pin, who="llmgw", uses=None, lifetime_s=None, local_only=True
+            pin=self.pin, who=owner, uses=None, lifetime_s=None, local_only=True
         )
         write_secret(path, Secret(token.reveal()))
         self._known_tokens = self._tokens.list()
