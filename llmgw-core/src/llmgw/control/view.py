@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmgw.clock import Clock
 from llmgw.contracts.placement import PlacementPolicy
-from llmgw.control.decide.endpoints import find_endpoints, model_statuses
+from llmgw.control.decide.endpoints import MadeEndpoints, find_endpoints, model_statuses
 from llmgw.control.decide.explain import explain_on_node, explain_refused
 from llmgw.control.decide.reconcile import reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot, NodeRecord, ReplicaRecord
@@ -98,6 +98,7 @@ class FleetView:
         self._reconciler = reconciler
         self._policy = policy
         self._clock = clock
+        self._made: MadeEndpoints = {}  # only what changed is made afresh for the next listing
 
     def snapshot(self) -> ClusterSnapshot:
         """Return the fleet as decisions see it now."""
@@ -146,7 +147,7 @@ class FleetView:
     def models(self) -> tuple[ModelView, ...]:
         """Return all catalog entries in catalog order."""
         snapshot = self.snapshot()
-        endpoints = find_endpoints(snapshot)
+        endpoints = find_endpoints(snapshot, made=self._made)
         statuses = model_statuses(
             snapshot,
             endpoints,

@@ -33,6 +33,8 @@ LEARN_EVERY_S = 60.0
 #: A plan is made this often although nothing has changed: it costs little, and a mistake in what
 #: counts as a change must not last.
 BACKSTOP_S = 30.0
+#: Share of a core that may go into passes that only look at what load asks for.
+LOOK_SHARE = 0.01
 
 
 class EventLog(Protocol):
@@ -70,6 +72,7 @@ class Reconciler:
         self.last_plan = Plan()
         self.passes = 0
         self.last_pass_s = 0.0
+        self._ended = float("-inf")  #: of the newest planning
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Reconcile at every bell, and at the latest every interval, until cancelled."""
@@ -79,19 +82,21 @@ class Reconciler:
             if not await self._stores.wake.reconciler.wait_rung(self._clock, wait_s):
                 continue
             # Never more than half of the time is spent planning, however loud the bell.
-            await self._clock.sleep(max(QUIET_S, self.last_pass_s))
+            rest_s = self._ended + self.last_pass_s - self._clock.monotonic()
+            await self._clock.sleep(max(QUIET_S, rest_s))
 
     async def reconcile_once(self) -> float:
         """Make one pass; return after how many seconds the next is due without a bell."""
         self._stores.wake.reconciler.rung_nowait()
         began = self._clock.monotonic()
         fingerprint = self._observer.fingerprint(began)
-        if fingerprint == self._seen and began < self._due and not self._is_elastic():
+        if fingerprint == self._seen and began < self._due and not self._must_look(began):
             return self._wait_s(self._due - began)
         self._seen = fingerprint
         snapshot = self._observer.observe(began)
         decision = await self._decide(snapshot)
-        self.last_pass_s = self._clock.monotonic() - began
+        self._ended = self._clock.monotonic()
+        self.last_pass_s = self._ended - began
         self.passes += 1
         self._learn(snapshot)
         if snapshot.leading and snapshot.settled:
@@ -109,8 +114,14 @@ class Reconciler:
         ]
         return max(QUIET_S, min(wait for wait in waits if wait is not None))
 
-    def _is_elastic(self) -> bool:
-        """Return whether what routers measure can change the plan, so that it must be looked at."""
+    def _must_look(self, now: float) -> bool:
+        """Return whether it is time to see what the measured load asks for.
+
+        Of a catalog that follows its load every pass may differ. Looking takes at most one
+        percent of a core, so that a large one is looked at every few seconds.
+        """
+        if now < self._ended + self.last_pass_s / LOOK_SHARE:
+            return False
         return any(
             model.idle_after is not None or model.replicas.max > model.replicas.min
             for model in self._stores.desired.catalog.models

@@ -7,7 +7,7 @@ and nobody reported yet is in `desired`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llmgw.control.decide.lifecycle import derive_replica
@@ -46,16 +46,6 @@ class _Track:
     forgiven: int  #: restarts before it was last ready for long, or before it was known
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A record and what it was made from, so that it is made again only if that changed."""
-
-    record: ReplicaRecord
-    version: int
-    order: Order | None
-    node_states: tuple[NodeState | None, ...]
-
-
 class Replicas:
     """Shard reports by node, and the replicas that they make up."""
 
@@ -65,9 +55,14 @@ class Replicas:
         self._by_node: defaultdict[NodeId, dict[ShardId, ShardReport]] = defaultdict(dict)
         self._shards: defaultdict[ReplicaId, dict[ShardId, ShardReport]] = defaultdict(dict)
         self._rejected: dict[ShardId, tuple[NodeId, Failure]] = {}
-        self._versions: defaultdict[ReplicaId, int] = defaultdict(int)
         self._tracks: dict[ReplicaId, _Track] = {}
-        self._made: dict[ReplicaId, _Made] = {}
+        # Records by id, and what they were made of: of a large fleet little changes at a time.
+        self._records: dict[ReplicaId, ReplicaRecord] = {}
+        self._listed: tuple[ReplicaRecord, ...] = ()
+        self._stale: set[ReplicaId] = set()
+        self._orders: Mapping[ReplicaId, Order] = {}
+        self._node_states: Mapping[NodeId, NodeState] = {}
+        self._placed_on: defaultdict[NodeId, set[ReplicaId]] = defaultdict(set)
 
     def registered(self, registration: Registration) -> None:
         """Replace all that was known of a node's shards."""
@@ -96,7 +91,7 @@ class Replicas:
         self._rejected.pop(shard.id, None)
         self._by_node[node][shard.id] = report
         self._shards[shard.replica][shard.id] = report
-        self._versions[shard.replica] += 1
+        self._stale.add(shard.replica)
         self.changes += 1
 
     def rejected(self, rejection: Rejection, replica: ReplicaId) -> None:
@@ -106,7 +101,7 @@ class Replicas:
             message=f"{rejection.node} refused it, {rejection.code}: {rejection.message}",
         )
         self._rejected[rejection.shard] = (rejection.node, failure)
-        self._versions[replica] += 1
+        self._stale.add(replica)
         self.changes += 1
         self.revision += 1
 
@@ -127,29 +122,37 @@ class Replicas:
         now: float,
     ) -> tuple[ReplicaRecord, ...]:
         """Return every replica that is reported or ordered, by id."""
-        wanted = sorted({*self._shards, *orders})
-        for gone in self._made.keys() - set(wanted):
-            del self._made[gone]
-            self._tracks.pop(gone, None)
-            self._versions.pop(gone, None)
-        return tuple(self._record(item, orders.get(item), nodes, now) for item in wanted)
+        stale = self._stale | self._touched(orders, nodes)
+        self._stale = set()
+        if not stale:
+            return self._listed
+        for replica in stale:
+            if (before := self._records.pop(replica, None)) is not None:
+                for node in _places_of(before):
+                    self._placed_on[node].discard(replica)
+            if replica not in self._shards and replica not in orders:
+                self._tracks.pop(replica, None)
+                continue
+            record = self._make(replica, orders.get(replica), nodes, now)
+            self._records[replica] = record
+            for node in _places_of(record):
+                self._placed_on[node].add(replica)
+        self._listed = tuple(self._records[replica] for replica in sorted(self._records))
+        return self._listed
 
-    def _record(
-        self,
-        replica: ReplicaId,
-        order: Order | None,
-        nodes: Mapping[NodeId, NodeRecord],
-        now: float,
-    ) -> ReplicaRecord:
-        made = self._made.get(replica)
-        if made is not None and made.version == self._versions[replica] and made.order is order:
-            states = _states_of(made.record, nodes)
-            if states == made.node_states:
-                return made.record
-        record = self._make(replica, order, nodes, now)
-        states = _states_of(record, nodes)
-        self._made[replica] = _Made(record, self._versions[replica], order, states)
-        return record
+    def _touched(
+        self, orders: Mapping[ReplicaId, Order], nodes: Mapping[NodeId, NodeRecord]
+    ) -> set[ReplicaId]:
+        """Return the replicas whose order, or the state of one of whose nodes, has changed."""
+        before, self._orders = self._orders, dict(orders)
+        touched = before.keys() - orders.keys()
+        touched |= {name for name, order in orders.items() if before.get(name) is not order}
+        known, self._node_states = self._node_states, {name: nodes[name].state for name in nodes}
+        changed = known.keys() - self._node_states.keys()
+        changed |= {
+            name for name, state in self._node_states.items() if known.get(name) is not state
+        }
+        return touched.union(*(self._placed_on.get(node, ()) for node in changed))
 
     def _make(
         self,
@@ -169,14 +172,14 @@ class Replicas:
                 shards[shard] = _refused_shard(node, spec, self._rejected[shard][1])
         in_order = sorted(placed.values(), key=lambda item: item[1].rank)
         spec = in_order[0][1]
-        places = _places_of(spec) or [node for node, _ in in_order]
+        places = _nodes_of(spec) or [node for node, _ in in_order]
         state, reason = derive_replica(
             sorted(shards.values(), key=lambda shard: shard.rank),
             shard_count=spec.world_size,
             node_states={node: nodes[node].state for node in places if node in nodes},
             nodes=places,
             ordered=order is not None,
-            leaving=order is not None and order.intent is not Intent.RUN,
+            leaving=order is not None and order.intent in (Intent.DRAIN, Intent.STOP),
         )
         restarts = sum(shard.restarts for shard in shards.values())
         track = self._follow(replica, state, restarts, now)
@@ -226,21 +229,19 @@ class Replicas:
         self._shards[replica].pop(shard, None)
         if not self._shards[replica]:
             del self._shards[replica]
-        self._versions[replica] += 1
+        self._stale.add(replica)
         self.changes += 1
         self.revision += 1
 
 
-def _places_of(spec: ShardSpec) -> list[NodeId]:
+def _nodes_of(spec: ShardSpec) -> list[NodeId]:
     """Return the nodes of a gang, those included whose shards nobody reports; [] for one shard."""
     return [peer.node for peer in spec.peers]
 
 
-def _states_of(
-    record: ReplicaRecord, nodes: Mapping[NodeId, NodeRecord]
-) -> tuple[NodeState | None, ...]:
-    places = _places_of(record.spec) or record.nodes
-    return tuple(nodes[node].state if node in nodes else None for node in places)
+def _places_of(record: ReplicaRecord) -> Sequence[NodeId]:
+    """Return every node that the replica depends on."""
+    return _nodes_of(record.spec) or record.nodes
 
 
 def _refused_shard(node: NodeId, spec: ShardSpec, failure: Failure) -> Shard:
