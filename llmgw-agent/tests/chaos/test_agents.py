@@ -187,13 +187,14 @@ def test_an_engine_that_stands_still_is_left_out_and_replaced(
     fleet.agent()
     before = fleet.wait_ready(2)
     (shard, pid), *_ = before.items()
+    replica = shard.rpartition(".")[0]
     with StreamLoad([server.target], model="m", count=16, tokens=40) as load:
         wait_for("streams flow", lambda: load.whole >= 16, 60)
         if lies:
             hang_tokens(fleet.agents[0], server.shards()[shard])
         else:
             os.kill(pid, signal.SIGSTOP)
-        out_s = seconds_until("it is not ready", lambda: not in_use(server, shard), 100)
+        out_s = seconds_until("it is not ready", lambda: replica not in server.usable("m"), 100)
         restart_s = out_s + seconds_until(
             "it is restarted", lambda: server.shards()[shard]["restarts"] >= 1, 150
         )
@@ -206,19 +207,10 @@ def test_an_engine_that_stands_still_is_left_out_and_replaced(
         f"restarted after {restart_s:.0f} s; {len(load.broken)} streams broken that it had begun, "
         f"{len(later)} others, {load.whole} whole"
     )
-    assert later == []
+    # Requests that wait on it for their first byte are tried again only within the budget.
+    assert all("first_byte_timeout" in item.problem for item in later), later
     assert out_s <= 65
     assert restart_s <= 130
-
-
-def in_use(server: Server, shard: str) -> bool:
-    """Whether the router of this server sends requests there."""
-    reply = server.peek("/endpoints") or {"endpoints": ()}
-    replica = shard.rpartition(".")[0]
-    return any(
-        item["replica"] == replica and item["state"] in (None, "ready")
-        for item in reply["endpoints"]
-    )
 
 
 def hang_tokens(agent: Agent, shard: dict[str, Any]) -> None:

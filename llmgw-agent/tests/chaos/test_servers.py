@@ -6,6 +6,7 @@ clients included, has two cores here. LLMGW_CHAOS_STREAMS=1000 is the table's.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from llmgw.testing.fleet import Fleet, Server
+from llmgw.testing.fleet import Fleet, Member, Server
 from llmgw.testing.site import seconds_until, wait_for
 from llmgw.testing.streams import StreamLoad
 
@@ -206,3 +207,60 @@ def lease_of(database: str) -> tuple[str, int]:
         row = connection.exec_driver_sql("SELECT holder, term FROM lease").one()
     engine.dispose()
     return str(row[0]), int(row[1])
+
+
+def test_every_part_is_replaced_under_load(cluster: Fleet, figures: Figures) -> None:
+    """F27: rolling deploy, drain, upgrade of all parts under L."""
+    before = set(cluster.wait_ready(4).values())
+    first, second = cluster.routers
+    took: dict[str, float] = {}
+    with load_on(cluster) as load:
+        flows(load)
+        server = cluster.leader()
+        server.send("POST", "/nodes/node-0/drain", {"reason": "upgrade"}).raise_for_status()
+        took["drain"] = seconds_until("node-0 is empty", lambda: on_node(cluster, "node-0", 0), 120)
+        wait_for("node-1 serves all", lambda: on_node(cluster, "node-1", 4), 60)
+        server.send("POST", "/nodes/node-0/uncordon").raise_for_status()
+
+        old = set(cluster.wait_ready(4).values())
+        model = cluster.model("m", replicas=4, tokens=TOKENS, token_delay=0.49)
+        for item in cluster.servers:
+            item.write({**json.loads(item.config.read_text()), "models": [model]})
+            os.kill(item.pid, signal.SIGHUP)
+        took["rollout"] = seconds_until(
+            "all are of the new version", lambda: not old & set(cluster.wait_ready(4).values()), 180
+        )
+        now = cluster.wait_ready(4)
+        for agent in cluster.agents:
+            restart(agent)
+        for item in cluster.servers:
+            restart(item)
+            wait_for("it answers", lambda: item.peek("/status"), 60)  # noqa: B023 - at once
+            cluster.leader()
+        wait_for("all engines are known", lambda: cluster.wait_ready(4) == now, 60)
+        for router, other in ((first, second), (second, first)):
+            load.retarget([other.target])
+            restart(router)
+            wait_for("it serves", lambda: router.serves("m"), 30)  # noqa: B023 - at once
+    assert load.broken == ()
+    assert cluster.wait_ready(4) == now
+    assert before.isdisjoint(now.values())
+    figures(
+        F27=f"drained in {took['drain']} s, rolled out in {took['rollout']} s, then every agent, "
+        f"server and router restarted: 0 of {load.whole} streams broken, engines as rolled out"
+    )
+
+
+def restart(member: Member) -> None:
+    """Stop in order and start again, as an upgrade does."""
+    assert member.running is not None
+    member.running.process.send_signal(signal.SIGTERM)
+    assert member.running.process.wait(60) == 0
+    member.stop()
+    member.start()
+
+
+def on_node(fleet: Fleet, node: str, count: int) -> bool:
+    """Whether so many engines are ready there, and no other runs there."""
+    states = [item["state"] for item in fleet.leader().shards().values() if item["node"] == node]
+    return states == ["ready"] * count

@@ -91,7 +91,9 @@ class Server(Member):
         self.host = host
         self.state_dir = fleet.home / name
         self.api_port, self.admin_port, self.agent_port = free_port(), free_port(), free_port()
-        self.config = fleet.home / f"{name}.yaml"
+        # Of one name on all servers, since the name of its file is what owns a model.
+        self.config = fleet.home / f"{name}.d" / "llmgw.yaml"
+        self.config.parent.mkdir()
         self.write(document)
         arguments = ["server", "--config", str(self.config), "--state-dir", str(self.state_dir)]
         # Clients are on the same machine; only agents may come from a namespace of their own.
@@ -129,6 +131,12 @@ class Server(Member):
             method, url, json=body, headers=headers, trust_env=False, timeout=limit_s
         )
 
+    def join_token(self) -> str:
+        """Make a token that any number of machines may join with."""
+        made = self.send("POST", "/join-tokens", {"uses": None})
+        made.raise_for_status()
+        return str(made.json()["secret"])
+
     def peek(self, path: str) -> Any:
         """As `get`; None while it does not answer."""
         try:
@@ -158,6 +166,12 @@ class Server(Member):
         """Every shard that its fleet reports, by id."""
         reply = self.peek("/replicas") or {"replicas": ()}
         return {shard["id"]: shard for item in reply["replicas"] for shard in item["shards"]}
+
+    def usable(self, model: str) -> set[str]:
+        """Replicas of a model that the router of this server sends requests to."""
+        found = (self.peek("/endpoints") or {"endpoints": ()})["endpoints"]
+        good = [item for item in found if item["state"] in ("healthy", "slow_start")]
+        return {str(item["replica"]) for item in good if model in item["models"]}
 
     def ready(self) -> dict[str, int]:
         """Pids of the shards that are ready, by id."""
@@ -190,7 +204,9 @@ class Fleet:
             **{name: value for name, value in os.environ.items() if not name.startswith("LLMGW_")},
             "XDG_STATE_HOME": str(home / "xdg"),
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": str(plugin),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(plugin), os.environ.get("PYTHONPATH")])
+            ),
             "GRPC_VERBOSITY": "NONE",
         }
 
@@ -233,8 +249,8 @@ class Fleet:
         )
         return made
 
-    def router(self) -> Router:
-        made = Router(self, f"router-{len(self.routers)}")
+    def router(self, *flags: str, host: str = "127.0.0.1") -> Router:
+        made = Router(self, f"router-{len(self.routers)}", host, flags)
         self.routers.append(made)
         self._members.append(made)
         made.start()
@@ -277,19 +293,20 @@ class Fleet:
 class Router(Member):
     """A router alone, fed by every server that there is when it is made."""
 
-    def __init__(self, fleet: Fleet, name: str) -> None:
+    def __init__(self, fleet: Fleet, name: str, host: str, flags: Sequence[str]) -> None:
         self.api_port, self.admin_port = free_port(), free_port()
-        arguments = ["router", "--token-file", str(fleet.home / "admin.token")]
+        self.host = host
+        arguments = ["router", *flags, "--token-file", str(fleet.home / "admin.token")]
         arguments += ["--state-dir", str(fleet.home / name)]
         for server in fleet.servers:
             arguments += ["--server", server.admin_url]
-        arguments += ["--listen", f"127.0.0.1:{self.api_port}"]
+        arguments += ["--listen", f"{host}:{self.api_port}"]
         arguments += ["--admin-listen", f"127.0.0.1:{self.admin_port}"]
         super().__init__(fleet, name, arguments)
 
     @property
     def target(self) -> tuple[str, int]:
-        return "127.0.0.1", self.api_port
+        return self.host, self.api_port
 
     def serves(self, model: str) -> bool:
         return ask(self.target, model).status_code == httpx.codes.OK
@@ -303,10 +320,14 @@ class Agent(Member):
     ) -> None:
         self.state_dir = fleet.home / f"agent-{name}"
         servers = [f"{server.host}:{server.agent_port}" for server in fleet.servers]
-        arguments = ["agent", "--server", ",".join(servers), "--node-id", name]
+        arguments = ["agent", "--node-id", name]
+        if "--server" not in flags:  # that of another address, where the node sees it so
+            arguments += ["--server", ",".join(servers)]
         arguments += ["--state-dir", str(self.state_dir)]
         arguments += ["--weights-root", str(fleet.weights.parent)]
-        arguments += ["--join", f"@{fleet.servers[0].state_dir / 'join.token'}", *flags]
+        if "--join" not in flags:  # the local token is good on the server's own machine
+            arguments += ["--join", f"@{fleet.servers[0].state_dir / 'join.token'}"]
+        arguments += flags
         super().__init__(fleet, name, arguments, prefix=prefix)
 
     def status(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class SocketRelay:
     """Relays one socket file to another, in a thread with a loop of its own."""
 
     def __init__(self, listen: Path, target: Path) -> None:
-        self._listen = listen
+        self.listen = listen  #: what clients connect to
         self._target = target
         self._delay_s = 0.0
         self._is_cut = False
@@ -57,8 +57,8 @@ class SocketRelay:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        server = await asyncio.start_unix_server(self._serve, self._listen)
-        self._listen.chmod(0o777)
+        server = await asyncio.start_unix_server(self._serve, self.listen)
+        self.listen.chmod(0o777)
         self._ready.set()
         await self._stop.wait()
         server.close()

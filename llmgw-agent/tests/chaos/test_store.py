@@ -1,0 +1,160 @@
+"""A database that is away, slow or has forgotten; and clocks that are wrong. Two servers share it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from llmgw.testing.fleet import Fleet, Server, ask
+from llmgw.testing.relay import SocketRelay
+from llmgw.testing.site import seconds_until, wait_for
+from llmgw.testing.streams import StreamLoad
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+LONG_S = float(os.environ.get("LLMGW_CHAOS_LONG_S", "60"))  #: where the table says ten minutes
+STREAMS = 40
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+
+Figures = Callable[..., None]
+
+
+@pytest.fixture
+def relay(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SocketRelay]:
+    """What lies between servers and database; servers reach it at `relay_url`."""
+    socket = Path(parse_qs(urlsplit(database).query)["host"][0]) / ".s.PGSQL.5432"
+    folder = tmp_path_factory.mktemp("relay")
+    with SocketRelay(folder / ".s.PGSQL.5432", socket) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(make_fleet: Callable[..., Fleet], database: str, relay: SocketRelay) -> Fleet:
+    url = sa.make_url(database).update_query_dict({"host": str(relay.listen.parent)})
+    fleet = make_fleet(store_url=url.render_as_string(hide_password=False))
+    models = [fleet.model("m", replicas=2, tokens=20, token_delay=0.5)]
+    for _ in range(2):
+        fleet.server(models)
+    fleet.agent()
+    fleet.wait_ready(2)
+    for server in fleet.servers:
+        wait_for("it serves", lambda: ask(server.target, "m").status_code == 200, 30)  # noqa: B023
+    return fleet
+
+
+def load_on(fleet: Fleet) -> StreamLoad:
+    return StreamLoad([item.target for item in fleet.servers], model="m", count=STREAMS)
+
+
+def refusal(server: Server) -> tuple[float, int, str]:
+    """Order something that must be stored; return how long the answer took, and what it was."""
+    began = time.monotonic()
+    reply = server.send("POST", "/nodes/node-0/cordon", {"reason": "chaos"}, limit_s=30)
+    return time.monotonic() - began, reply.status_code, reply.text
+
+
+def test_a_store_that_is_away_changes_nothing_but_changes(
+    cluster: Fleet, relay: SocketRelay, figures: Figures
+) -> None:
+    """F15: store down 10 min (here 60 s) and back."""
+    leader = cluster.leader()
+    before, epoch = leader.ready(), leader.epoch()
+    with load_on(cluster) as load:
+        relay.cut()
+        cut = time.monotonic()
+        time.sleep(15)
+        took_s, status, text = refusal(leader)
+        time.sleep(max(0.0, LONG_S - (time.monotonic() - cut)))
+        assert leader.node_state("node-0") == "ready"
+        assert leader.ready() == before
+        relay.heal()
+        back_s = seconds_until("a server leads again", lambda: leaders(cluster), 60)
+        leader = cluster.leader()
+        wait_for("changes are taken", lambda: refusal(leader)[1] < 300, 30)
+    assert load.broken == ()
+    assert leader.ready() == before
+    assert leader.epoch() > epoch
+    figures(
+        F15=f"{LONG_S:.0f} s without a store: 0 of {load.whole} streams broken, 0 evictions; "
+        f"changes refused with {status} in {took_s:.1f} s; led again {back_s} s after it was back, "
+        f"epoch {epoch} -> {leader.epoch()}; 0 restarts"
+    )
+    assert status == 503, text
+    assert took_s <= 6.5
+
+
+def leaders(fleet: Fleet) -> list[Server]:
+    return [server for server in fleet.servers if server.leads()]
+
+
+def test_a_slow_store_never_makes_two_leaders(
+    cluster: Fleet, relay: SocketRelay, figures: Figures
+) -> None:
+    """F16: store slow (5 s per statement)."""
+    before = cluster.leader().ready()
+    seen: list[int] = []
+    with load_on(cluster) as load:
+        relay.slow(5.0)
+        end = time.monotonic() + LONG_S
+        answers = []
+        while time.monotonic() < end:
+            seen.append(len(leaders(cluster)))
+            if len(answers) < 2:
+                answers.append(refusal(cluster.servers[len(answers)]))
+            time.sleep(1)
+        relay.slow(0.0)
+        back_s = seconds_until("a server leads", lambda: leaders(cluster), 60)
+        leader = cluster.leader()
+        wait_for("it knows its engines", lambda: leader.ready() == before, 30)
+    assert load.broken == ()
+    assert max(seen) <= 1
+    figures(
+        F16=f"leaders at a time in {LONG_S:.0f} s of a slow store: {sorted(set(seen))}; changes "
+        f"answered {[f'{status} in {took:.1f} s' for took, status, _ in answers]}; led "
+        f"{back_s} s after; 0 of {load.whole} streams broken, 0 restarts"
+    )
+    assert all(took <= 6.5 for took, _, _ in answers)
+
+
+@pytest.mark.skipif(not FAKETIME.exists(), reason="needs libfaketime")
+@pytest.mark.parametrize("who", ["leader", "other", "agent"])
+@pytest.mark.parametrize("clock", ["+2h", "-2h", "+0 x1.1"])
+def test_a_wrong_clock_makes_no_mistake(
+    cluster: Fleet, figures: Figures, who: str, clock: str
+) -> None:
+    """F17: clock +2 h, -2 h, 10 % fast on any process."""
+    leader = cluster.leader()
+    before = leader.ready()
+    (other,) = (server for server in cluster.servers if server is not leader)
+    member: Any = {"leader": leader, "other": other, "agent": cluster.agents[0]}[who]
+    member.env |= {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME": clock,
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    member.kill()
+    member.start()
+    if who != "agent":
+        wait_for("it answers", lambda: member.peek("/status"), 60)
+    now = cluster.leader()
+    wait_for("all engines are known", lambda: now.ready() == before, 60)
+    with load_on(cluster) as load:
+        end = time.monotonic() + 25
+        while time.monotonic() < end:
+            assert len(leaders(cluster)) <= 1
+            assert now.node_state("node-0") in ("ready", "suspect")
+            time.sleep(0.5)
+        token = member.send("POST", "/join-tokens", {}) if who != "agent" else None
+    assert load.broken == ()
+    assert now.ready() == before
+    if isinstance(token, httpx.Response):
+        assert token.is_success, token.text
+    figures(**{f"F17 {who} {clock}": f"one leader, 0 of {load.whole} streams broken, 0 restarts"})
