@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -23,10 +24,19 @@ T = TypeVar("T")
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody has now.
+
+    Not one that the system would choose: those are given to clients' connections, too, and one
+    of them would take it before the process that it is meant for.
+    """
+    while True:
+        port = 10000 + secrets.randbelow(10000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def wait_for(what: str, look: Callable[[], T | None], limit_s: float = 60.0) -> T:
