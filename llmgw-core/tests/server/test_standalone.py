@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
 import httpx
 import pytest
 
-from llmgw.clock import SystemClock
 from llmgw.config.loading import load_server
-from llmgw.domain.secret import Secret
-from llmgw.server.standalone import DRAIN_LIMIT_S, RouterServing, StandaloneRouter, drain_limit_s
-from llmgw.testing.cluster import registry_of_fakes, running_server
+from llmgw.server.standalone import DRAIN_LIMIT_S, drain_limit_s
+from llmgw.testing.cluster import running_router, running_server
 from llmgw.testing.engine_script import Script, ScriptedEngine
 
 pytestmark = pytest.mark.anyio
@@ -30,31 +27,6 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     with anyio.fail_after(8):
         while not await condition():  # noqa: ASYNC110 # there is no event to wait for out here
             await anyio.sleep(0.02)
-
-
-@asynccontextmanager
-async def running_router(
-    state_dir: Path, server: str, token: str
-) -> AsyncIterator[tuple[RouterServing, httpx.AsyncClient]]:
-    registry = registry_of_fakes()
-    flags = {
-        "listen": "127.0.0.1:0",
-        "admin_listen": "127.0.0.1:0",
-        "state_dir": str(state_dir),
-    }
-    router = StandaloneRouter(
-        load_server(None, {}, flags, needs_work=False),
-        servers=[server],
-        token=Secret(token),
-        balancers=registry.balancers,
-        engines=registry.engines,
-        clock=SystemClock(),
-    )
-    async with anyio.create_task_group() as tasks:
-        serving: RouterServing = await tasks.start(router.run)
-        async with httpx.AsyncClient(base_url=f"http://{serving.api}", trust_env=False) as client:
-            yield serving, client
-        router.stop()
 
 
 async def test_a_router_serves_what_its_server_tells_it_and_goes_on_without_it(

@@ -40,11 +40,14 @@ def build_admin(parts: AdminParts) -> Starlette:
         by_path.setdefault(operation.path, []).append(operation)
     routes = [_route(path, on_path, parts, authenticator) for path, on_path in by_path.items()]
     routes += page_routes(parts, authenticator)
-    return Starlette(
+    application = Starlette(
         routes=routes,
         middleware=[Middleware(BrowserGuard, allowed_hosts=parts.allowed_hosts)],
         exception_handlers={HTTPException: _no_such_route, Exception: _bug},
     )
+    # A redirect would be built from our inside address (C006).
+    application.router.redirect_slashes = False
+    return application
 
 
 def _route(

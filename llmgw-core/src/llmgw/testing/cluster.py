@@ -22,9 +22,11 @@ from llmgw import hookimpl
 from llmgw.clock import Clock, SystemClock
 from llmgw.config.loading import Loaded, load_server
 from llmgw.control import builtins
+from llmgw.domain.secret import Secret
 from llmgw.plugins import FoundPlugin, Registry, load_registry
 from llmgw.router import balancers
 from llmgw.server.app import Server, Serving
+from llmgw.server.standalone import RouterServing, StandaloneRouter
 from llmgw.testing.dispatch import MemoryDispatcher
 from llmgw.testing.fake_adapter import FakeEngineAdapter
 
@@ -111,6 +113,36 @@ async def running_server(
                 admin=admin,
             )
         server.stop()
+
+
+@asynccontextmanager
+async def running_router(
+    state_dir: Path, server: str, token: str, **settings: Any
+) -> AsyncIterator[tuple[RouterServing, httpx.AsyncClient]]:
+    """Run a stand-alone router until the block ends; yield where it answers and a client of it.
+
+    server: URL of an admin listener, which token opens.
+    """
+    registry = registry_of_fakes()
+    flags: Mapping[str, Any] = {
+        "listen": "127.0.0.1:0",
+        "admin_listen": "127.0.0.1:0",
+        "state_dir": str(state_dir),
+        **settings,
+    }
+    router = StandaloneRouter(
+        load_server(None, {}, flags, needs_work=False),
+        servers=[server],
+        token=Secret(token),
+        balancers=registry.balancers,
+        engines=registry.engines,
+        clock=SystemClock(),
+    )
+    async with anyio.create_task_group() as tasks:
+        serving: RouterServing = await tasks.start(router.run)
+        async with _client(f"http://{serving.api}") as client:
+            yield serving, client
+        router.stop()
 
 
 def _client(url: str, token: str | None = None) -> httpx.AsyncClient:
