@@ -12,6 +12,7 @@ Nothing but Python 3.11+ and pip is needed.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -158,6 +159,24 @@ def churn(session: nox.Session) -> None:
     """Streams by the thousand while engines come and go; `-- --minutes 2` for a short one."""
     install(session, tools="slow")
     _slow(session, "churn")
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Every fault of docs/faults.md on real processes, as root: namespaces, mounts, signals.
+
+    Twenty minutes on two cores; LLMGW_CHAOS_KILLS, …_STREAMS and …_LONG_S make it the table's.
+    """
+    install(session)
+    _slow(session, "chaos")
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Random faults under load for an hour, or for LLMGW_SOAK_S seconds."""
+    install(session)
+    seconds = os.environ.get("LLMGW_SOAK_S", "3600")
+    _slow(session, "chaos/test_soak.py", env={"LLMGW_SOAK_S": seconds})
 
 
 def _slow(session: nox.Session, suite: str, *, env: dict[str, str] | None = None) -> None:
