@@ -51,6 +51,8 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt: bytes  #: the raw messages or prompt, at most `prompt_bytes` of it; b"" unless asked for
     body_bytes: int
     seed: float  #: 0.0 up to but never 1.0, drawn once per request
+    alone: bool = False
+    """An engine died with such a request in flight: core keeps it away from others."""
 
 
 class Balancer(Protocol):
@@ -90,6 +92,16 @@ class HasIndex(Protocol):
     @property
     def index_size(self) -> int:
         """Entries held now."""
+        ...
+
+
+@runtime_checkable
+class TellsMatch(Protocol):
+    """A balancer that chooses by what an endpoint has computed before; told to who asks why."""
+
+    @property
+    def match(self) -> tuple[int, int]:
+        """Blocks of the last request that its endpoint has computed, and blocks looked at."""
         ...
 
 

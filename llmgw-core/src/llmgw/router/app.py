@@ -17,12 +17,13 @@ from llmgw.contracts.engine import EngineAdapter
 from llmgw.contracts.sinks import Nudge
 from llmgw.domain.endpoints import Endpoint, ModelStatus, RouterUsage
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
+from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.domain.usage import UsageRecord
 from llmgw.router.access import AccessLog, AccessRecord, ByteSink, RotatingFile
 from llmgw.router.admission import Admission
 from llmgw.router.api import build_api
 from llmgw.router.forward import Ending, ForwardParts
-from llmgw.router.forward.heads import EngineHeads
+from llmgw.router.forward.legs import Legs
 from llmgw.router.front import Connection, Cors, Front, Limits
 from llmgw.router.ingress import Ingress
 from llmgw.router.ingress.ingress import Tables
@@ -72,9 +73,10 @@ class Router:
             settings, self.selector.reserve, self.clock
         )
         self.selector.on_room = self.admission.room
+        self.keys.on_change = self.admission.check_keys
         self.pool = ConnectionPool(self.wheel, connect_limit_s=settings.deadlines.connect)
         self.loads = LoadPoller(self.selector, adapters or {}, settings.health, self.clock)
-        self._heads = EngineHeads()
+        self._legs = Legs(self.metrics)
         self._tables = Tables(Table(), self.keys)
         self._endpoints: tuple[Endpoint, ...] = ()
         self._models: tuple[ModelStatus, ...] = ()
@@ -93,7 +95,7 @@ class Router:
             admission=self.admission,
             quarantine=Quarantine(),
             pool=self.pool,
-            heads=self._heads,
+            legs=self._legs,
             metrics=self.metrics,
             suspect=self.loads.suspect,
             ended=self._ended,
@@ -146,7 +148,7 @@ class Router:
         self.selector.update(table)
         self.admission.refresh(table)
         ids = frozenset(endpoint.id for endpoint in self._endpoints)
-        self._heads.keep_only(ids)
+        self._legs.clear()
         self.metrics.keep_only(
             frozenset(str(item) for item in ids), frozenset(route.name for route in table.routes)
         )
@@ -154,6 +156,16 @@ class Router:
     def usage(self) -> RouterUsage:
         """Return how idle each endpoint is, and how many wait for each model."""
         return RouterUsage(endpoints=self.selector.usage(), queued=self.admission.queued())
+
+    def wants(self) -> RouterWants:
+        """Return what this router could use of shared limits. One caller, about once a second."""
+        queued = self.admission.queued()
+        return RouterWants(keys=self.keys.wants(), endpoints=self.selector.wants(queued))
+
+    def take_shares(self, shares: RouterShares) -> None:
+        """Keep to these shares of limits; until the first, the router has all to itself."""
+        self.keys.take_shares(shares)
+        self.selector.take_shares(shares)
 
     # -- being run -------------------------------------------------------------------------
 

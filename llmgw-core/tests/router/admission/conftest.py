@@ -22,6 +22,11 @@ from llmgw.testing.clock import FakeClock
 @dataclass(frozen=True)
 class Key:
     key_id: str
+    revoked: set[str]
+
+    @property
+    def is_valid(self) -> bool:
+        return self.key_id not in self.revoked
 
 
 class Slots:
@@ -74,6 +79,7 @@ class Hall:
         self.admission.nudges = self
         self.nudged: list[str] = []
         self.served: list[str] = []
+        self.revoked: set[str] = set()
         self.statuses: dict[str, ModelStatus] = {}
         self.table = Table()
 
@@ -127,7 +133,7 @@ class Hall:
             RoutedRequest(
                 model=model, session_key=None, prompt=b"", body_bytes=body_bytes, seed=0.0
             ),
-            grant=Key(key),
+            grant=Key(key, self.revoked),
             priority=self.admission.priority(priority),
             on_ready=ready,
             on_refused=asked.errors.append,

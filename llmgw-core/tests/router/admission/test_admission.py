@@ -347,3 +347,26 @@ def test_the_end_of_the_router_is_told_to_everybody(make_hall: MakeHall) -> None
     hall.admission.refuse_all(RequestError("ending", status=503, code="shutting_down"))
     assert [item.fate for item in asked] == ["shutting_down"] * 3
     assert hall.admission.queued() == {}
+
+
+def test_who_waits_under_a_revoked_key_is_refused_and_the_others_are_not(
+    make_hall: MakeHall,
+) -> None:
+    hall = make_hall()
+    revoked, kept = hall.ask("a", key="k1"), hall.ask("b", key="k2")
+    hall.revoked.add("k1")
+    hall.admission.check_keys()
+    assert revoked.errors[0].status == 401
+    assert kept.fate == "waits"
+    assert hall.admission.queued() == {"m": 1}
+    hall.free()
+    assert hall.served == ["b"]
+
+
+def test_a_key_that_has_expired_in_the_line_gets_no_slot(make_hall: MakeHall) -> None:
+    hall = make_hall()
+    expired, kept = hall.ask("a", key="k1"), hall.ask("b", key="k2")
+    hall.revoked.add("k1")
+    hall.free()
+    assert expired.fate == "invalid_api_key"
+    assert kept.fate == "ready"

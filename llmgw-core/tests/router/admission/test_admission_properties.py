@@ -44,6 +44,7 @@ class Standing:
 @dataclass(frozen=True)
 class Key:
     key_id: str
+    is_valid: bool = True
 
 
 class Slot:

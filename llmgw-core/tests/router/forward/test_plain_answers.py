@@ -11,7 +11,8 @@ import pytest
 
 from llmgw.config.server import RouterSettings
 from llmgw.domain.secret import Secret
-from llmgw.testing.engine_script import Close, Hang, Script, ScriptedEngine, Send, Wait
+from llmgw.testing.engine_script import Close, Die, Hang, Script, ScriptedEngine, Send, Wait
+from llmgw.testing.eventually import eventually
 from llmgw.testing.raw_http import connect, post
 
 pytestmark = pytest.mark.anyio
@@ -160,14 +161,44 @@ async def test_a_refused_connection_is_tried_elsewhere(start_router: Any) -> Non
     assert "2" in {answer.header("x-llmgw-attempts") for answer in answers}
 
 
-async def test_without_another_endpoint_a_refused_connection_is_502(start_router: Any) -> None:
+async def test_an_engine_that_stays_away_longer_than_anybody_waits_is_502(
+    start_router: Any, quick: Any
+) -> None:
     async with ScriptedEngine(OK) as gone:
         dead = gone.url
-    router = await start_router(dead)
+    router = await start_router(dead, settings=quick(queue=0.6))
     answer = await router.chat()
     assert answer.status == 502
     assert answer.error()["code"] == "engine_unreachable"
     assert "127.0.0.1" not in answer.error()["message"]
+
+
+async def test_a_request_is_held_while_the_only_engine_restarts(start_router: Any) -> None:
+    async with ScriptedEngine(OK) as gone:
+        port = gone.port
+    router = await start_router(f"http://127.0.0.1:{port}")
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(router.chat())
+        await asyncio.sleep(0.7)
+        assert not asked.done()
+        async with ScriptedEngine(OK, port=port):
+            answer = await asked
+    assert answer.status == 200
+    assert int(answer.header("x-llmgw-attempts")) > 1
+    await router.settled()
+
+
+async def test_who_leaves_while_it_is_held_leaves_nothing_behind(start_router: Any) -> None:
+    async with ScriptedEngine(OK) as gone:
+        dead = gone.url
+    router = await start_router(dead)
+    async with connect(router.port) as connection:
+        connection.send(post(CHAT, {"model": "demo"}))
+        series = router.router.metrics.series("demo", "e1")
+        await eventually(lambda: bool(series.outcomes.get("connect_failed")))
+    await eventually(lambda: len(router.router.ledger) == 1)
+    await router.settled()
+    assert router.router.ledger.batch().records[0].status == 499
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -245,7 +276,7 @@ async def test_an_engine_that_speaks_no_http_is_502(start_router: Any) -> None:
 
 
 async def test_a_request_that_kills_two_engines_is_refused_from_then_on(start_router: Any) -> None:
-    die = Script.raw(Close(reset=True))
+    die = Script.raw(Die())
     async with ScriptedEngine(die) as one, ScriptedEngine(die) as two, ScriptedEngine(die) as three:
         router = await start_router(one.url, two.url, three.url)
         first = await router.chat(poison=True)

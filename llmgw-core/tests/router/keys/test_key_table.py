@@ -331,3 +331,19 @@ def test_a_wall_clock_that_jumps_moves_no_rate() -> None:
 )
 def test_days_and_months_are_those_of_utc(wall: float, day: int, month: int) -> None:
     assert (day_of(wall), month_of(wall)) == (day, month)
+
+
+async def test_a_grant_knows_that_its_key_was_revoked_or_has_expired_since() -> None:
+    clock = FakeClock()
+    made = table(key(expires_at=clock.wall() + 60), clock=clock)
+    told: list[bool] = []
+    held = grant(made)
+    made.on_change = lambda: told.append(held.is_valid)
+    assert held.is_valid
+    await clock.advance(60)
+    assert not held.is_valid
+    made.replace([key(expires_at=clock.wall() + 60)])
+    made.replace([])
+    made.replace([key()])
+    assert told == [True, False, False], "a revoked grant stays so; a new one is given"
+    assert grant(made) is not held

@@ -10,10 +10,10 @@ POISON = fingerprint("/v1/completions", b'{"prompt":"bad"}')
 def test_one_death_makes_a_suspect_and_two_make_a_refusal() -> None:
     quarantine = Quarantine()
     assert quarantine.is_empty
-    assert quarantine.died(POISON, 0.0)
+    assert quarantine.died(POISON, 0.0) == 1
     assert quarantine.is_suspect(POISON, 1.0)
     assert not quarantine.refuses(POISON, 1.0)
-    assert not quarantine.died(POISON, 2.0)
+    assert quarantine.died(POISON, 2.0) == 2
     assert quarantine.refuses(POISON, 3.0)
 
 

@@ -436,3 +436,42 @@ def test_what_a_profile_needs_of_a_request_is_known_beforehand(
     mine = bench.selector.needs(bench.route, "mine")
     assert (mine.session_header, mine.session_user_field) == ("x-user", False)
     assert bench.selector.needs(bench.route, "load").engine_load
+
+
+def test_a_suspect_gets_an_idle_endpoint_and_others_are_kept_away_from_it(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench(default_profile="round_robin")
+    bench.publish(*(make_endpoint(id_) for id_ in "abc"))
+    busy = bench.take(exclude=only("a"))
+    suspect = bench.take(alone=True)
+    assert suspect.endpoint.id != "a"
+    assert "kept alone" in suspect.because
+    others = [bench.take() for _ in range(6)]
+    assert suspect.endpoint.id not in {one.endpoint.id for one in others}
+    suspect.release(Outcome.OK)
+    assert suspect.endpoint.id in {bench.take().endpoint.id for _ in range(6)}
+    busy.release(Outcome.OK)
+
+
+def test_with_nothing_else_free_a_suspect_has_company(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"))
+    assert bench.take().endpoint.id == "a"
+    assert bench.take(alone=True).endpoint.id == "a"
+    assert bench.take().endpoint.id == "a"
+
+
+def test_who_asks_why_is_told_how_much_of_the_prompt_is_known_there(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench(default_profile="prefix")
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    first = bench.take(prompt=b"x" * 1024)
+    assert "0 of 4 prompt blocks known there" in first.because
+    again = bench.take(prompt=b"x" * 768 + b"y" * 256)
+    assert again.endpoint.id == first.endpoint.id
+    assert "3 of 4 prompt blocks known there" in again.because
+    assert "prompt blocks" not in bench.take(profile="round_robin").because

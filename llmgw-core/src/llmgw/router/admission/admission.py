@@ -17,8 +17,9 @@ from llmgw.domain.endpoints import ModelState
 from llmgw.domain.ids import ModelName
 from llmgw.errors import RequestError
 from llmgw.router.admission import refusals
-from llmgw.router.admission.line import ModelLine, Ticket
+from llmgw.router.admission.line import HasKey, ModelLine, Ticket
 from llmgw.router.admission.pace import Pace
+from llmgw.router.keys import invalid_key
 from llmgw.router.table import ModelRoute, Table, Unavailable, Why
 
 _RENUDGE_S = 30.0
@@ -36,13 +37,6 @@ class Reserve(Protocol[R_co]):
     def __call__(
         self, route: ModelRoute, request: RoutedRequest, *, profile: str | None
     ) -> R_co | Unavailable: ...
-
-
-class HasKey(Protocol):
-    """A key's grant, as admission needs it: shares are fair between keys."""
-
-    @property
-    def key_id(self) -> str: ...
 
 
 class Admission(Generic[R]):
@@ -74,6 +68,19 @@ class Admission(Generic[R]):
         """Return how many requests wait, by canonical name; models without any are left out."""
         return {name: line.count for name, line in self._lines.items() if line.count}
 
+    def at_once(
+        self, route: ModelRoute, request: RoutedRequest, *, priority: int, profile: str | None
+    ) -> R | None:
+        """Return a slot if there is one and nobody waits whom this request must not overtake.
+
+        None: it has to `enter`.
+        """
+        line = self._lines.get(route.name)
+        if route.name in self._cold_since or (line and line.is_behind(profile, priority)):
+            return None
+        got = self._reserve(route, request, profile=profile)
+        return None if isinstance(got, Unavailable) else got
+
     def enter(
         self,
         route: ModelRoute,
@@ -93,7 +100,7 @@ class Admission(Generic[R]):
         now = self._clock.monotonic()
         ticket = Ticket(
             request,
-            key=grant.key_id if grant is not None else "",
+            grant=grant,
             priority=priority,
             profile=profile,
             entered=now,
@@ -165,6 +172,13 @@ class Admission(Generic[R]):
             elif not line.is_serving:
                 del self._lines[name]
 
+    def check_keys(self) -> None:
+        """Refuse those whose keys have been revoked while they wait."""
+        for line in tuple(self._lines.values()):
+            for ticket in line.waiting():
+                if not ticket.has_valid_key:
+                    self._refuse(line, ticket, invalid_key())
+
     def refuse_all(self, error: RequestError) -> None:
         """Refuse everybody who waits: the router is about to end."""
         for line in tuple(self._lines.values()):
@@ -189,6 +203,9 @@ class Admission(Generic[R]):
             line.is_serving = False
 
     def _serve_one(self, line: ModelLine[R], ticket: Ticket[R]) -> bool:
+        if not ticket.has_valid_key:
+            self._refuse(line, ticket, invalid_key())
+            return True
         now = self._clock.monotonic()
         got = self._reserve(line.route, ticket.request, profile=ticket.profile)
         if isinstance(got, Unavailable):

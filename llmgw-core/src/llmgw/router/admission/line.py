@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from llmgw.contracts.balancing import RoutedRequest
 from llmgw.errors import RequestError
@@ -17,12 +17,25 @@ _BYTES_PER_COST = 4096
 """A request counts as one, and once more for about each thousand tokens of its prompt."""
 
 
+class HasKey(Protocol):
+    """A key's grant, as admission needs it: shares are fair between keys."""
+
+    @property
+    def key_id(self) -> str: ...
+
+    @property
+    def is_valid(self) -> bool:
+        """False once the key has been revoked or has expired."""
+        ...
+
+
 class Ticket(Generic[R]):
     """One request's place in the line. Ends in exactly one of its callbacks, or in `leave`."""
 
     __slots__ = (
         "cost",
         "entered",
+        "grant",
         "is_waiting",
         "key",
         "line",
@@ -37,7 +50,7 @@ class Ticket(Generic[R]):
         self,
         request: RoutedRequest,
         *,
-        key: str,
+        grant: HasKey | None,
         priority: int,
         profile: str | None,
         entered: float,
@@ -45,7 +58,8 @@ class Ticket(Generic[R]):
         on_refused: Callable[[RequestError], None],
     ) -> None:
         self.request = request
-        self.key = key
+        self.grant = grant
+        self.key = grant.key_id if grant is not None else ""
         self.cost = 1.0 + request.body_bytes / _BYTES_PER_COST
         self.priority = priority
         self.profile = profile
@@ -54,6 +68,11 @@ class Ticket(Generic[R]):
         self.on_refused = on_refused
         self.line: ModelLine[R] | None = None
         self.is_waiting = False
+
+    @property
+    def has_valid_key(self) -> bool:
+        """False once its key has been revoked or has expired; True where no key is asked for."""
+        return self.grant is None or self.grant.is_valid
 
     def leave(self) -> None:
         """The client is gone: no callback will come any more. Does nothing after one has come."""

@@ -44,6 +44,7 @@ class Prefix:
         self.prompt_bytes = options.prompt_bytes
         self._options = options
         self._index = PrefixIndex(options.index_blocks)
+        self.match = (0, 0)
 
     @property
     def index_size(self) -> int:
@@ -53,12 +54,14 @@ class Prefix:
     def choose(self, request: RoutedRequest, usable: Sequence[EndpointLoad]) -> int:
         quietest = least_outstanding(request.seed, usable)
         hashes = self._hashes(request.prompt)
+        self.match = (0, len(hashes))
         if not hashes:
             return quietest
         numbers = [self._index.number(load.endpoint.id) for load in usable]
         chosen = quietest
         if len(usable) > 1 and not self._is_imbalanced(usable):
-            chosen = self._longest_match(hashes, numbers, usable, quietest)
+            chosen, depth = self._longest_match(hashes, numbers, usable, quietest)
+            self.match = (depth, len(hashes))
         self._index.record(hashes, numbers[chosen])
         return chosen
 
@@ -71,12 +74,13 @@ class Prefix:
         numbers: Sequence[int],
         usable: Sequence[EndpointLoad],
         quietest: int,
-    ) -> int:
+    ) -> tuple[int, int]:
+        """Return whom to take, and how many of the leading blocks it has computed."""
         depths = self._index.depths(hashes)
         if not depths:
             # A miss goes where it is quietest, not where the index is smallest: that one may
             # be the busiest of all.
-            return quietest
+            return quietest, 0
         least = max(1.0, self._options.match * len(hashes))
         total = share = 0.0
         for load in usable:
@@ -94,7 +98,7 @@ class Prefix:
             # Of equally good ones the quieter: all hold a shared system prompt after a while.
             if depth > deepest or load.in_flight < usable[best].in_flight:
                 best, deepest = place, depth
-        return best
+        return best, deepest or depths.get(numbers[best], 0)
 
     def _is_imbalanced(self, usable: Sequence[EndpointLoad]) -> bool:
         counts = [load.in_flight for load in usable]

@@ -181,7 +181,7 @@ def _until_error(block: bytes) -> list[bytes]:
 class PlainAnswer:
     """JSON is held until whole, up to a limit, so that a death in the middle is a clean error."""
 
-    __slots__ = ("_head", "_held", "_holds", "_size", "_tail", "_target")
+    __slots__ = ("_head", "_held", "_holds", "_length", "_size", "_tail", "_target")
 
     def __init__(self, target: AnswerTarget, head: AnswerHead) -> None:
         self._target = target
@@ -189,7 +189,8 @@ class PlainAnswer:
         self._held: list[bytes] = []
         self._size = 0
         self._tail = b""
-        content_type = head.get(b"content-type") or b""
+        self._length = head.length
+        content_type = head.content_type
         # Audio is played while it comes: nothing of it may wait.
         self._holds = b"json" in content_type or b"text/plain" in content_type
 
@@ -201,7 +202,7 @@ class PlainAnswer:
                 self._pass_held()
             return
         if not self._target.has_shown:
-            self._target.show_start(self._head, self._length(), data)
+            self._target.show_start(self._head, self._length, data)
             return
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
         self._target.show_more(data)
@@ -211,17 +212,13 @@ class PlainAnswer:
         self._held.clear()
         self._holds = False
         self._tail = start[-_TAIL_BYTES:]
-        length = self._length()
+        length = self._length
         renaming = self._target.renaming
         if renaming is not None:
             renamed = renaming.apply(start)
             length = None if len(renamed) != len(start) else length
             start = renamed
         self._target.show_start(self._head, length, start)
-
-    def _length(self) -> int | None:
-        declared = self._head.get(b"content-length")
-        return int(declared) if declared is not None else None
 
     def end(self) -> None:
         target = self._target
@@ -286,7 +283,7 @@ class AssembledAnswer:
         body = self._assembler.answer()
         if self._target.renaming is not None:
             body = self._target.renaming.apply(body)
-        head = AnswerHead(self._head.status, [(b"content-type", b"application/json")])
+        head = AnswerHead(self._head.status, {b"content-type": b"application/json"})
         self._target.show_whole(head, body)
 
     def is_whole(self) -> bool:
@@ -308,7 +305,7 @@ class RefusedAnswer:
             self._body += data
 
     def end(self) -> None:
-        self._target.engine_refused(self._head.status, self._body, self._head.get(b"retry-after"))
+        self._target.engine_refused(self._head.status, self._body, self._head.headers.get(b"retry-after"))
 
     def is_whole(self) -> bool:
         return True

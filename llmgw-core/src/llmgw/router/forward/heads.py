@@ -6,7 +6,6 @@ Allow-lists both ways: what is not named here stops at the router (C008).
 from __future__ import annotations
 
 from llmgw.domain.endpoints import Endpoint
-from llmgw.domain.ids import EndpointId
 from llmgw.router.forward.envelope import Envelope
 from llmgw.router.pool import AnswerHead
 from llmgw.router.pool.pool import split_url
@@ -23,48 +22,19 @@ PASSED_TO_CLIENT = frozenset(
 SSE_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 
 
-class EngineHeads:
-    """The constant part of the head for each endpoint and path, made once."""
-
-    def __init__(self) -> None:
-        self._prefixes: dict[tuple[EndpointId, str], tuple[Endpoint, bytes]] = {}
-        self._origins: dict[tuple[EndpointId, str], bytes] = {}
-
-    def request_head(self, endpoint: Endpoint, envelope: Envelope, length: int) -> bytes:
-        """Return the head for one request, its blank line included."""
-        path = envelope.route.engine_path
-        known = self._prefixes.get((endpoint.id, path))
-        if known is None or known[0] is not endpoint:
-            known = (endpoint, _prefix(endpoint, path))
-            self._prefixes[endpoint.id, path] = known
-        return b"%bcontent-type: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
-            known[1],
-            envelope.content_type,
-            envelope.passed_headers,
-            envelope.request_id,
-            length,
-        )
-
-    def origin(self, endpoint: EndpointId, model: str) -> bytes:
-        """Return the headers that say where an answer came from."""
-        lines = self._origins.get((endpoint, model))
-        if lines is None:
-            lines = b"x-llmgw-endpoint: %b\r\nx-llmgw-model: %b\r\n" % (
-                endpoint.encode("ascii", "replace"),
-                model.encode("ascii", "replace"),
-            )
-            self._origins[endpoint, model] = lines
-        return lines
-
-    def keep_only(self, endpoints: frozenset[EndpointId]) -> None:
-        """Forget the heads of endpoints that are gone."""
-        for key in [key for key in self._prefixes if key[0] not in endpoints]:
-            del self._prefixes[key]
-        for key in [key for key in self._origins if key[0] not in endpoints]:
-            del self._origins[key]
+def request_head(start: bytes, envelope: Envelope, length: int) -> bytes:
+    """Return the head for one request, its blank line included. start: by `start_of_head`."""
+    return b"%bcontent-type: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+        start,
+        envelope.content_type,
+        envelope.passed_headers,
+        envelope.request_id,
+        length,
+    )
 
 
-def _prefix(endpoint: Endpoint, path: str) -> bytes:
+def start_of_head(endpoint: Endpoint, path: str) -> bytes:
+    """Return the part of a head that is the same for all requests to this path."""
     address = split_url(endpoint.url)
     lines = [
         f"POST {address.base_path}{path} HTTP/1.1",
@@ -79,14 +49,28 @@ def _prefix(endpoint: Endpoint, path: str) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
+def origin_headers(endpoint: Endpoint, model: str) -> bytes:
+    """Return the headers that say where an answer came from."""
+    return b"x-llmgw-endpoint: %b\r\nx-llmgw-model: %b\r\n" % (
+        endpoint.id.encode("ascii", "replace"),
+        model.encode("ascii", "replace"),
+    )
+
+
 def passed_headers(head: AnswerHead) -> bytes:
     """Return the headers of an answer that the client may see, serialised."""
-    return b"".join(b"%b: %b\r\n" % item for item in head.headers if item[0] in PASSED_TO_CLIENT)
+    if head.shown is None:
+        head.shown = b"".join(
+            b"%b: %b\r\n" % item for item in head.headers.items() if item[0] in PASSED_TO_CLIENT
+        )
+    return head.shown
 
 
-def is_framed(head: AnswerHead) -> bool:
-    """Whether the end of an answer can be told from a connection that broke."""
-    return any(name in (b"transfer-encoding", b"content-length") for name, _ in head.headers)
+def served_name(endpoint: Endpoint, asked: str) -> str:
+    """Return what an endpoint calls the model that was asked for."""
+    if endpoint.served_name is not None:
+        return endpoint.served_name
+    return asked if asked in endpoint.models else endpoint.models[0]
 
 
 def retry_after_s(value: bytes | None) -> float:

@@ -12,7 +12,7 @@ from llmgw.config.server import Deadlines
 from llmgw.domain.ids import EndpointId
 from llmgw.router.admission import Admission
 from llmgw.router.forward.envelope import Envelope
-from llmgw.router.forward.heads import EngineHeads
+from llmgw.router.forward.legs import Legs
 from llmgw.router.metrics import RouterMetrics
 from llmgw.router.pool import ConnectionPool
 from llmgw.router.selection import Outcome, Quarantine, Reservation, Selector
@@ -44,7 +44,7 @@ class ForwardParts:
     admission: Admission[Reservation]
     quarantine: Quarantine
     pool: ConnectionPool
-    heads: EngineHeads
+    legs: Legs
     metrics: RouterMetrics
     suspect: Callable[[EndpointId], None]  #: asked to look at an endpoint at once
     ended: Callable[[Ending], None]

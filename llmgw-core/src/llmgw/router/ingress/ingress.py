@@ -38,6 +38,7 @@ class Ingress:
 
     def __init__(self, tables: Tables, forward: ForwardParts) -> None:
         self._tables = tables
+        self.keys = tables.keys  #: whose `generation` tells when a grant may have been revoked
         self._forward = forward
         self._clock: Clock = forward.clock
         self._draw = random.Random().random  # noqa: S311  # spreads load; guards nothing
@@ -45,17 +46,12 @@ class Ingress:
     def authorise(self, request: Request) -> KeyGrant:
         """Return the grant of the request's key. Needs the head only, so that nobody without a
         key can make the router hold a large body. Raises RequestError."""
-        grant = self._tables.keys.authorise(
+        grant = self.keys.authorise(
             request.credentials, address=request.peer, scope=Scope.INFERENCE
         )
         if isinstance(grant, RequestError):
             raise grant
         return grant
-
-    @property
-    def generation(self) -> int:
-        """Changes when a grant may have been revoked."""
-        return self._tables.keys.generation
 
     def exchange(self, request: Request, route: Route, grant: KeyGrant, client: Client) -> Exchange:
         """Return the exchange that will answer a complete request, not yet started.
@@ -78,10 +74,10 @@ class Ingress:
             fields = read_fields(request.body)
             model, stream = fields.model, fields.stream is True
         target = self._find(model, grant)
-        self._refuse_poison(route, request.body, started)
+        is_suspect = self._is_suspect(route, request.body, started)
         if request.profile is not None:
             self._forward.selector.require_profile(request.profile)
-        routed = self._routed(request, route, target, fields)
+        routed = self._routed(request, route, target, fields, is_suspect)
         charge = self._charge(grant, routed)
         headers = b"x-request-id: %b\r\n" % request.request_id
         for item in grant.rate_headers():
@@ -116,15 +112,23 @@ class Ingress:
             raise model_not_found(model)
         return target
 
-    def _refuse_poison(self, route: Route, body: bytes | bytearray, now: float) -> None:
+    def _is_suspect(self, route: Route, body: bytes | bytearray, now: float) -> bool:
+        """Say whether an engine has died with this request in flight; refuse it if two have."""
         quarantine = self._forward.quarantine
-        if not quarantine.is_empty and quarantine.refuses(
-            fingerprint_of(route.path, sample_of(body)), now
-        ):
+        if quarantine.is_empty:
+            return False
+        known_as = fingerprint_of(route.path, sample_of(body))
+        if quarantine.refuses(known_as, now):
             raise quarantined()
+        return quarantine.is_suspect(known_as, now)
 
     def _routed(
-        self, request: Request, route: Route, target: ModelRoute, fields: BodyFields | None
+        self,
+        request: Request,
+        route: Route,
+        target: ModelRoute,
+        fields: BodyFields | None,
+        is_suspect: bool,
     ) -> RoutedRequest:
         needs = self._forward.selector.needs(target, request.profile)
         session = None
@@ -142,6 +146,7 @@ class Ingress:
             prompt=prompt,
             body_bytes=len(request.body),
             seed=self._draw(),
+            alone=is_suspect,
         )
 
     def _charge(self, grant: KeyGrant, routed: RoutedRequest) -> Charge:

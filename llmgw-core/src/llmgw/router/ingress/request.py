@@ -58,19 +58,6 @@ class Request:
         self.peer = ""  #: address of the client
         self.body: bytes | bytearray = b""
 
-    def take_head(self, other: Request) -> None:
-        """Take what was read of an equal list of headers."""
-        self.passed = other.passed
-        self.credentials = other.credentials
-        self.content_type = other.content_type
-        self.content_encoding = other.content_encoding
-        self.expects_continue = other.expects_continue
-        self.given_id = other.given_id
-        self.origin = other.origin
-        self.priority = other.priority
-        self.profile = other.profile
-        self.wants_reasons = other.wants_reasons
-
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of a header."""
         for key, value in self.headers:

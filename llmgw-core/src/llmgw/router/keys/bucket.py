@@ -39,6 +39,13 @@ class Bucket:
         self.per_minute = per_minute
         self._level = per_minute - used
 
+    def share(self, per_minute: int, now: float) -> None:
+        """Take another share of the same limit. What has been saved up is not made more by
+        that, or a share that wanders between routers would let each of them burst."""
+        level = self.level(now)
+        self.per_minute = per_minute
+        self._level = min(float(per_minute), level)
+
 
 def resized(bucket: Bucket | None, per_minute: int | None, now: float) -> Bucket | None:
     """Return the bucket for a limit that may have come, changed or gone."""

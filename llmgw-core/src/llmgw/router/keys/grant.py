@@ -1,16 +1,18 @@
 """What one key may do, and its counters. One object per key for as long as the key exists.
 
-Rates and concurrent requests are counted by each router on its own: with N routers or workers
-a key may use up to N times as much. Token budgets are summed by the store over all of them.
+Rates and concurrent requests hold for all routers together: each has a share (`domain.shares`).
+Token budgets are summed by the store over all of them.
 """
 
 from __future__ import annotations
 
 from llmgw.clock import Clock
-from llmgw.domain.keys import ApiKey, KeySpend, Scope
+from llmgw.domain.keys import ApiKey, KeyLimits, KeySpend, Scope
+from llmgw.domain.shares import KeyWant, RouterShares
 from llmgw.errors import RequestError
 from llmgw.router.keys.bucket import Bucket, resized
 from llmgw.router.keys.budget import Budget
+from llmgw.router.keys.meter import Meter
 from llmgw.router.table import ModelRoute
 
 
@@ -37,14 +39,38 @@ class Charge:
 class KeyGrant:
     """A key that has been accepted, or everybody where no key is asked for."""
 
-    __slots__ = ("_budget", "_clock", "_models", "_requests", "_tokens", "in_flight", "key")
+    __slots__ = (
+        "_budget",
+        "_clock",
+        "_models",
+        "_part",
+        "_refused",
+        "_requests",
+        "_requests_meter",
+        "_shares",
+        "_tokens",
+        "_tokens_meter",
+        "_used",
+        "in_flight",
+        "is_revoked",
+        "is_used",
+        "key",
+    )
 
-    def __init__(self, key: ApiKey, clock: Clock) -> None:
+    def __init__(self, key: ApiKey, clock: Clock, used: list[KeyGrant] | None = None) -> None:
+        """used: where it enters itself when it is used and has limits that are shared."""
         self.in_flight = 0
+        self.is_used = False  #: it is in `used`
+        self.is_revoked = False  #: it has left the table; set by that
         self._clock = clock
         self._budget = Budget()
         self._requests: Bucket | None = None
         self._tokens: Bucket | None = None
+        self._requests_meter = Meter()
+        self._tokens_meter = Meter()
+        self._refused = 0  #: for their number in flight, since the last look
+        self._used = used
+        self._shares = RouterShares()
         self.renew(key)
 
     def renew(self, key: ApiKey) -> None:
@@ -52,8 +78,38 @@ class KeyGrant:
         now = self._clock.monotonic()
         self.key = key
         self._models = None if key.models is None else frozenset(key.models)
-        self._requests = resized(self._requests, key.limits.requests_per_minute, now)
-        self._tokens = resized(self._tokens, key.limits.tokens_per_minute, now)
+        self._part = part = self._shares.of_key(key.id, key.limits)
+        self._requests = resized(self._requests, part.requests_per_minute, now)
+        self._tokens = resized(self._tokens, part.tokens_per_minute, now)
+
+    def take_shares(self, shares: RouterShares) -> None:
+        """Keep to another share of the key's limits."""
+        self._shares = shares
+        before, self._part = self._part, shares.of_key(self.key.id, self.key.limits)
+        if before != self._part:
+            now = self._clock.monotonic()
+            if self._requests is not None and self._part.requests_per_minute is not None:
+                self._requests.share(self._part.requests_per_minute, now)
+            if self._tokens is not None and self._part.tokens_per_minute is not None:
+                self._tokens.share(self._part.tokens_per_minute, now)
+
+    def want(self, interval_s: float) -> KeyWant:
+        """Return what this router could use of the key's limits; all 0 when the key is idle.
+
+        interval_s: since the last call.
+        """
+        limits = self.key.limits
+        concurrent = requests = tokens = 0
+        if limits.requests_per_minute is not None:
+            requests = _with_room(self._requests_meter.per_minute(interval_s))
+        if limits.tokens_per_minute is not None:
+            tokens = _with_room(self._tokens_meter.per_minute(interval_s))
+        if limits.concurrent_requests is not None:
+            concurrent = _with_room(self.in_flight + self._refused)
+        self._refused = 0
+        return KeyWant(
+            requests_per_minute=requests, tokens_per_minute=tokens, concurrent_requests=concurrent
+        )
 
     def learn(self, spend: KeySpend) -> None:
         """Take the store's sum of what the key has spent."""
@@ -63,6 +119,12 @@ class KeyGrant:
     def key_id(self) -> str:
         """The key's id; "" where no key is asked for."""
         return self.key.id
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the key still opens anything: neither revoked nor expired since it was shown."""
+        expires_at = self.key.expires_at
+        return not self.is_revoked and (expires_at is None or self._clock.wall() < expires_at)
 
     def has_scope(self, scope: Scope) -> bool:
         return scope in self.key.scopes
@@ -79,9 +141,11 @@ class KeyGrant:
 
         Nothing is counted when it is refused.
         """
-        limits = self.key.limits
+        part = self._part
         now = self._clock.monotonic()
-        if limits.concurrent_requests is not None and self.in_flight >= limits.concurrent_requests:
+        self._meter(tokens)
+        if part.concurrent_requests is not None and self.in_flight >= part.concurrent_requests:
+            self._refused += 1
             return _limited(
                 "concurrent_requests",
                 f"the key has {self.in_flight} requests in flight, as many as it may",
@@ -90,16 +154,16 @@ class KeyGrant:
         if self._requests is not None and (wait_s := self._requests.wait_s(1, now)):
             return _limited(
                 "requests_per_minute",
-                f"the key may send {self._requests.per_minute} requests a minute",
+                f"the key may send {self.key.limits.requests_per_minute} requests a minute",
                 wait_s,
             )
         if self._tokens is not None and (wait_s := self._tokens.wait_s(tokens, now)):
             return _limited(
                 "tokens_per_minute",
-                f"the key may use {self._tokens.per_minute} tokens a minute",
+                f"the key may use {self.key.limits.tokens_per_minute} tokens a minute",
                 wait_s,
             )
-        if (over_s := self._budget.exceeded_until(limits, self._clock.wall())) is not None:
+        if (over_s := self._budget.exceeded_until(part, self._clock.wall())) is not None:
             return RequestError(
                 "the key's token budget is used up",
                 status=429,
@@ -114,9 +178,20 @@ class KeyGrant:
         self.in_flight += 1
         return Charge(self, tokens)
 
+    def _meter(self, tokens: int) -> None:
+        if self._used is None or not _is_shared(self.key.limits):
+            return
+        if not self.is_used:
+            self.is_used = True
+            self._used.append(self)
+        self._requests_meter.add(1)
+        self._tokens_meter.add(tokens)
+
     def ended(self, estimate: int, tokens: int) -> None:
         """For `Charge` only."""
         self.in_flight -= 1
+        if self._tokens is not None and tokens > estimate:
+            self._tokens_meter.add(tokens - estimate)
         if self._tokens is not None:
             self._tokens.take(tokens - estimate, self._clock.monotonic())
         self._budget.spend(tokens, self._clock.wall())
@@ -127,16 +202,34 @@ class KeyGrant:
             return ()
         now = self._clock.monotonic()
         headers: list[tuple[bytes, bytes]] = []
-        for what, bucket in ((b"requests", self._requests), (b"tokens", self._tokens)):
-            if bucket is not None:
-                left = max(0, int(bucket.level(now)))
+        limits = self.key.limits
+        for what, bucket, limit in (
+            (b"requests", self._requests, limits.requests_per_minute),
+            (b"tokens", self._tokens, limits.tokens_per_minute),
+        ):
+            if bucket is not None and limit is not None:
+                # What is left here stands for what is left everywhere.
+                left = max(0, int(bucket.level(now) * limit / bucket.per_minute))
                 full_s = bucket.wait_s(bucket.per_minute, now)
                 headers += (
-                    (b"x-ratelimit-limit-" + what, b"%d" % bucket.per_minute),
+                    (b"x-ratelimit-limit-" + what, b"%d" % limit),
                     (b"x-ratelimit-remaining-" + what, b"%d" % left),
                     (b"x-ratelimit-reset-" + what, b"%.3fs" % full_s),
                 )
         return tuple(headers)
+
+
+def _is_shared(limits: KeyLimits) -> bool:
+    return (
+        limits.requests_per_minute is not None
+        or limits.tokens_per_minute is not None
+        or limits.concurrent_requests is not None
+    )
+
+
+def _with_room(count: int) -> int:
+    """Return a quarter more, so that a share grows before it is used up."""
+    return count + -(-count // 4)
 
 
 def _limited(code: str, message: str, wait_s: float) -> RequestError:

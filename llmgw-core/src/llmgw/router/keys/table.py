@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from llmgw.clock import Clock
 from llmgw.domain.keys import KEY_PREFIX, ApiKey, KeySpend, Scope
+from llmgw.domain.shares import KeyWant, RouterShares
 from llmgw.errors import RequestError
 from llmgw.router.keys.attempts import Attempts
 from llmgw.router.keys.grant import KeyGrant
@@ -19,6 +20,7 @@ from llmgw.router.keys.grant import KeyGrant
 _LONGEST_KEY = 512
 _FAILURES_PER_MINUTE = 60
 _NOBODY = ApiKey(id="", secret_hash="0" * 64)  # the hash of nothing that anybody knows
+_NOTHING = KeyWant()
 _LOOPBACK = frozenset({"127.0.0.1", "::1", ""})
 
 
@@ -30,9 +32,14 @@ class KeyTable:
 
     def __init__(self, clock: Clock, *, is_open: bool) -> None:
         self.is_open = is_open
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each replacement: who waits under a key may have lost it."""
         self.generation = 0  #: counts replacements: an older answer of `authorise` may be wrong
         self._clock = clock
         self._grants: dict[str, KeyGrant] = {}
+        self._used: list[KeyGrant] = []  #: those with shared limits, since they were last idle
+        self._shares = RouterShares()
+        self._wants_at = clock.monotonic()
         self._nobody = KeyGrant(_NOBODY, clock)
         self._attempts = Attempts(_FAILURES_PER_MINUTE)
 
@@ -43,19 +50,50 @@ class KeyTable:
             grant = self._grants.get(key.id)
             # A new secret under an old id is a rotated key: it is the same customer.
             if grant is None:
-                grant = KeyGrant(key, self._clock)
+                grant = KeyGrant(key, self._clock, self._used)
+                grant.take_shares(self._shares)
             else:
                 grant.renew(key)
             grants[key.id] = grant
+        for id_, grant in self._grants.items():
+            grant.is_revoked = id_ not in grants
         self._grants = grants
         self.generation += 1
         self.learn(spend)
+        self.on_change()
 
     def learn(self, spend: Iterable[KeySpend]) -> None:
         """Take the store's sums of what keys have spent."""
         for item in spend:
             if (grant := self._grants.get(item.key)) is not None:
                 grant.learn(item)
+
+    def take_shares(self, shares: RouterShares) -> None:
+        """Keep to these shares of the keys' limits."""
+        before, self._shares = self._shares, shares
+        if before.routers != shares.routers:
+            changed = set(self._grants)
+        else:
+            changed = {*before.keys, *shares.keys} & self._grants.keys()
+        for id_ in changed:
+            self._grants[id_].take_shares(shares)
+
+    def wants(self) -> dict[str, KeyWant]:
+        """Return what this router could use of each key's limits; idle keys are left out.
+
+        Figures are since the last call, so there is one caller, about once a second.
+        """
+        now = self._clock.monotonic()
+        interval_s, self._wants_at = max(0.1, now - self._wants_at), now
+        wants: dict[str, KeyWant] = {}
+        for grant in tuple(self._used):
+            want = grant.want(interval_s)
+            if want == _NOTHING or grant.is_revoked:
+                grant.is_used = False
+                self._used.remove(grant)
+            else:
+                wants[grant.key_id] = want
+        return wants
 
     def authorise(
         self, values: Sequence[bytes], *, address: str = "", scope: Scope = Scope.INFERENCE
@@ -94,7 +132,7 @@ class KeyTable:
         wait_s = self._attempts.locked_s(address, now)
         if not wait_s or address in _LOOPBACK:
             self._attempts.failed(address, now)
-            return _refused("the API key is not valid; it may be mistyped, expired or revoked")
+            return invalid_key()
         return RequestError(
             "too many wrong API keys from this address",
             status=429,
@@ -115,10 +153,7 @@ class KeyTable:
         expected = (grant or self._nobody).key.secret_hash
         digest = hashlib.sha256(secret).hexdigest()
         is_right = hmac.compare_digest(digest, expected) and prefix == KEY_PREFIX.encode()
-        if grant is None or not is_right:
-            return None
-        expires_at = grant.key.expires_at
-        return None if expires_at is not None and self._clock.wall() >= expires_at else grant
+        return grant if grant is not None and is_right and grant.is_valid else None
 
 
 def _without_scheme(value: bytes) -> bytes:
@@ -129,6 +164,11 @@ def _without_scheme(value: bytes) -> bytes:
     if scheme.lower() == b"bearer":  # schemes know no case (RFC 9110 11.1)
         return rest.strip(b" \t") if separator else b""
     return value.strip(b" \t")
+
+
+def invalid_key() -> RequestError:
+    """Return the refusal of a key that opens nothing, or nothing any more."""
+    return _refused("the API key is not valid; it may be mistyped, expired or revoked")
 
 
 def _refused(message: str) -> RequestError:

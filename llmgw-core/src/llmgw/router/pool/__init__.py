@@ -1,12 +1,8 @@
 """Connections to engines: kept, reused, and given up in time."""
 
-from llmgw.router.pool.connection import (
-    AnswerHead,
-    EngineConnection,
-    EngineExchange,
-    EngineFailure,
-)
-from llmgw.router.pool.pool import ConnectionPool, Opening
+from llmgw.router.pool.connection import EngineConnection, EngineExchange, EngineFailure
+from llmgw.router.pool.head import AnswerHead
+from llmgw.router.pool.pool import ConnectionPool, Opening, Unreachable
 
 __all__ = [
     "AnswerHead",
@@ -15,4 +11,5 @@ __all__ = [
     "EngineExchange",
     "EngineFailure",
     "Opening",
+    "Unreachable",
 ]

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 import httptools
 
 from llmgw.domain.ids import EndpointId
+from llmgw.router.pool.head import AnswerHead
 
 READ_HIGH = 256 * 1024
 READ_LOW = 64 * 1024
@@ -28,23 +29,6 @@ class EngineFailure(StrEnum):
     CONNECT = "connect"  #: refused, unreachable, TLS, or not there in time
     RESET = "reset"  #: closed or reset by the engine
     GARBLED = "garbled"  #: what came is not HTTP
-
-
-class AnswerHead:
-    """Status and headers of an answer; names in lower case, in the engine's order."""
-
-    __slots__ = ("headers", "status")
-
-    def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self.status = status
-        self.headers = headers
-
-    def get(self, name: bytes) -> bytes | None:
-        """Return the first value of a header."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
 
 
 class EngineExchange(Protocol):
@@ -72,9 +56,9 @@ class EngineConnection(asyncio.Protocol):
         "_answered",
         "_arrived",
         "_exchange",
-        "_gone",
         "_head",
         "_head_bytes",
+        "_head_of",
         "_headers",
         "_in_body",
         "_keep",
@@ -89,7 +73,9 @@ class EngineConnection(asyncio.Protocol):
         "endpoint",
         "idle_since",
         "on_body",
+        "on_header",
         "released",
+        "usable",
     )
 
     def __init__(
@@ -99,13 +85,16 @@ class EngineConnection(asyncio.Protocol):
         self.released = released  #: called with (self, reusable) when the exchange is over
         self.idle_since = 0.0
         self._transport: asyncio.Transport | None = None
-        # The parser appends pieces of a body right to the list: no call into Python for each.
+        # The parser puts headers and pieces of a body right where they belong: no call into
+        # Python for each.
+        self._headers: dict[bytes, bytes] = {}  #: and trailers, which nobody asked for
+        self.on_header = self._headers.__setitem__
         self._arrived: list[bytes] = []
         self.on_body = self._arrived.append
         self._parser = httptools.HttpResponseParser(self)
         self._exchange: EngineExchange | None = None
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._head: AnswerHead | None = None
+        self._head: AnswerHead | None = None  #: of this answer, or of the one before
+        self._head_of: dict[bytes, bytes] = {}  #: what it was made of
         self._head_bytes = 0
         self._answered = False
         self._in_body = False
@@ -113,23 +102,19 @@ class EngineConnection(asyncio.Protocol):
         self._over = False
         self._surplus = False
         self._reused = False
-        self._gone = False
+        self.usable = True  #: False: closed, or about to be
         self._paused = False
         self._unsent: memoryview | None = None
         self._unsent_at = 0
 
     # The exchange's side
 
-    @property
-    def usable(self) -> bool:
-        return not self._gone
-
     def send(self, exchange: EngineExchange, head: bytes, body: bytes | bytearray) -> None:
         """Start an exchange; its callbacks come later, never from within this call."""
         transport = self._transport
         self._exchange = exchange
         self._answered = False
-        if transport is None or self._gone:
+        if transport is None or not self.usable:
             # The engine accepted and closed before we came to use the connection.
             asyncio.get_running_loop().call_soon(self._lose, EngineFailure.RESET)
             return
@@ -147,23 +132,23 @@ class EngineConnection(asyncio.Protocol):
         """Nobody wants the answer any more: cut the connection, which makes the engine stop."""
         self._exchange = None
         self._unsent = None
-        self._gone = True
+        self.usable = False
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
         """Close an idle connection."""
-        self._gone = True
+        self.usable = False
         if self._transport is not None:
             self._transport.close()
 
     def pause(self) -> None:
         """Stop reading: the client does not keep up."""
-        if not self._gone and self._transport is not None:
+        if self.usable and self._transport is not None:
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if not self._gone and self._transport is not None:
+        if self.usable and self._transport is not None:
             self._transport.resume_reading()
 
     # asyncio's side
@@ -181,7 +166,7 @@ class EngineConnection(asyncio.Protocol):
 
     def _send_slices(self, transport: asyncio.Transport) -> None:
         unsent = self._unsent
-        while unsent is not None and not self._paused and not self._gone:
+        while unsent is not None and not self._paused and self.usable:
             end = self._unsent_at + _SLICE
             transport.write(bytes(unsent[self._unsent_at : end]))
             self._unsent_at = end
@@ -222,13 +207,13 @@ class EngineConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         # An answer without a length ends with its connection.
         exchange = self._exchange
-        if exchange is not None and self._in_body and not self._framed():
+        if exchange is not None and self._in_body and not self._is_framed:
             self._keep = False
             self._conclude(exchange)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's name
-        self._gone = True
+        self.usable = False
         self._transport = None
         if self._exchange is not None:
             self._lose(EngineFailure.RESET)
@@ -243,46 +228,46 @@ class EngineConnection(asyncio.Protocol):
             self._surplus = True
             raise ValueError("bytes after the end of the answer")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_body or self._over:
-            return  # a trailer; nobody asked for any
-        headers = self._headers
-        headers.append((name.lower(), value))
-        if len(headers) > _HEADER_COUNT_LIMIT:
-            raise ValueError("too many headers")
-
     def on_headers_complete(self) -> None:
-        if self._over:
-            return
+        raw = self._headers
         status = self._parser.get_status_code()
-        headers, self._headers = self._headers, []
-        if status < 200:
-            return  # 100 and 103 come before the answer
+        if self._over or status < 200:  # 100 and 103 come before the answer
+            raw.clear()
+            return
         self._head_bytes = 0
         self._answered = True
         self._in_body = True
         self._keep = self._parser.should_keep_alive()
+        length = raw.pop(b"content-length", None) or raw.pop(b"Content-Length", None)
+        head = self._head
+        if head is None or raw != self._head_of or head.status != status:
+            if len(raw) > _HEADER_COUNT_LIMIT:
+                raise ValueError("too many headers")
+            self._head_of = raw.copy()
+            lowered = {name.lower(): value for name, value in raw.items()}
+            length = length or lowered.pop(b"content-length", None)
+            self._head = head = AnswerHead(status, lowered)
+        raw.clear()
+        head.length = int(length) if length is not None else None
         if self._exchange is not None:
-            self._head = head = AnswerHead(status, headers)
             self._exchange.answer_head(head)
 
     def on_message_complete(self) -> None:
         if self._in_body:  # else it was a 1xx
             self._in_body = False
             self._over = True
+        self._headers.clear()
 
     # The end
 
-    def _framed(self) -> bool:
-        head = self._head
-        return head is None or any(
-            name in (b"content-length", b"transfer-encoding") for name, _ in head.headers
-        )
+    @property
+    def _is_framed(self) -> bool:
+        return self._head is None or self._head.is_framed
 
     def _conclude(self, exchange: EngineExchange) -> None:
         # A whole answer to a half-sent request (413, say) leaves the connection out of step.
-        reusable = self._keep and not self._surplus and self._unsent is None and not self._gone
-        self._exchange = self._head = self._unsent = None
+        reusable = self._keep and not self._surplus and self._unsent is None and self.usable
+        self._exchange = self._unsent = None
         self._over = self._in_body = False
         self._reused = True
         if not reusable:
@@ -294,7 +279,7 @@ class EngineConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         stale = self._reused and not self._answered and failure is EngineFailure.RESET
         self._unsent = None
-        self._gone = True
+        self.usable = False
         if self._transport is not None:
             self._transport.abort()
         self.released(self, False)

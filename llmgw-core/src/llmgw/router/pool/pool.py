@@ -8,9 +8,11 @@ reused one.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -23,6 +25,15 @@ IDLE_LIMIT = 1024  #: kept per endpoint; more are closed after use
 # Engines close idle connections sooner (Python's servers after 5 s), which is seen at once;
 # this is for those that never do.
 IDLE_FOR_S = 60.0
+_OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Why there is no connection."""
+
+    reason: str  #: holds no address: clients are told
+    is_away: bool  #: nobody is there now; False: not trusted, or the fault is on our side
 
 
 class Opening:
@@ -31,7 +42,7 @@ class Opening:
     __slots__ = ("_failed", "_ready", "task")
 
     def __init__(
-        self, ready: Callable[[EngineConnection], None], failed: Callable[[str], None]
+        self, ready: Callable[[EngineConnection], None], failed: Callable[[Unreachable], None]
     ) -> None:
         self._ready: Callable[[EngineConnection], None] | None = ready
         self._failed = failed
@@ -51,10 +62,10 @@ class Opening:
         if ready is not None:
             ready(connection)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, *, is_away: bool = True) -> None:
         ready, self._ready = self._ready, None
         if ready is not None:
-            self._failed(reason)
+            self._failed(Unreachable(reason, is_away))
 
 
 class ConnectionPool:
@@ -81,7 +92,7 @@ class ConnectionPool:
         self,
         endpoint: Endpoint,
         ready: Callable[[EngineConnection], None],
-        failed: Callable[[str], None],
+        failed: Callable[[Unreachable], None],
     ) -> Opening:
         """Open a connection within the connect limit; one of the callbacks comes later."""
         opening = Opening(ready, failed)
@@ -126,10 +137,14 @@ class ConnectionPool:
         except TimeoutError:
             opening.fail(f"no connection within {self._connect_limit_s:g} s")
             return
-        except OSError as error:  # refused, unreachable, not resolved, TLS
+        except ssl.SSLError as error:
+            opening.fail(type(error).__name__, is_away=False)
+            return
+        except OSError as error:  # refused, unreachable, not resolved
             # asyncio's own text holds the address, which is not for clients to know.
             code = error.errno
-            opening.fail(os.strerror(code).lower() if code and code > 0 else type(error).__name__)
+            reason = os.strerror(code).lower() if code and code > 0 else type(error).__name__
+            opening.fail(reason, is_away=code not in _OUR_OWN_LIMITS)
             return
         transport.set_write_buffer_limits(high=READ_HIGH, low=READ_LOW)
         if opening.wanted:

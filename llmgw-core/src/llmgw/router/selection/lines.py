@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from llmgw.config.server import RouterSettings
-from llmgw.contracts.balancing import HasIndex
+from llmgw.contracts.balancing import HasIndex, TellsMatch
 from llmgw.domain.ids import EndpointId, ModelName
 from llmgw.router.selection.profiles import CompiledProfile
 from llmgw.router.selection.retries import RetryBudget
@@ -19,11 +19,12 @@ Tiers = tuple[tuple[EndpointState, ...], ...]
 class Choice:
     """One model under one routing profile: the endpoints in question, and its balancer."""
 
-    __slots__ = ("_tiers", "balancer", "profile", "size")
+    __slots__ = ("_tells_match", "_tiers", "balancer", "profile", "size")
 
     def __init__(self, profile: CompiledProfile, members: tuple[EndpointState, ...]) -> None:
         self.profile = profile
         self.balancer = profile.balancer()
+        self._tells_match = isinstance(self.balancer, TellsMatch)
         self.take(members)
 
     def take(self, members: tuple[EndpointState, ...]) -> None:
@@ -36,6 +37,13 @@ class Choice:
             for priority in priorities
         )
         self.size = len(mine)
+
+    def match(self) -> tuple[int, int] | None:
+        """Return how the last choice matched; None where the balancer does not look at that."""
+        if self._tells_match:
+            match: tuple[int, int] = self.balancer.match  # type: ignore[attr-defined]  # TellsMatch
+            return match
+        return None
 
     def usable(self, in_panic: bool, exclude: frozenset[EndpointId]) -> list[EndpointState]:
         """Return those with room of the highest priority that has any; [] if none has."""

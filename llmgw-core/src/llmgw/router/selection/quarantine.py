@@ -21,8 +21,10 @@ def fingerprint(path: str, body: bytes) -> bytes:
 class Quarantine:
     """Fingerprints of requests that were in flight when a replica died.
 
-    A bystander of two deaths is refused as well; that is the price of at most two dead replicas
-    per request, and the reason for sending suspects alone.
+    A death is a connection that broke and an engine that is not there any more: see
+    `forward.poison.examine`. A bystander of one death is a suspect for ten minutes, which costs
+    it nothing but company. One of two deaths is refused as well: that is the price of at most
+    two dead replicas per request, and the reason for sending suspects alone.
     """
 
     def __init__(self) -> None:
@@ -33,13 +35,13 @@ class Quarantine:
         """True while nothing is suspected: no request need be hashed then."""
         return not self._deaths
 
-    def died(self, request: bytes, now: float) -> bool:
-        """Count a death; return True if the request may have one more try, alone."""
+    def died(self, request: bytes, now: float) -> int:
+        """Count a death; return how many it makes. After one it may have one more try, alone."""
         count, _ = self._deaths.pop(request, (0, 0.0))
         self._deaths[request] = (count + 1, now + _REFUSED_S)
         while len(self._deaths) > _SUSPECTS:
             del self._deaths[next(iter(self._deaths))]
-        return count == 0
+        return count + 1
 
     def is_suspect(self, request: bytes, now: float) -> bool:
         """Say whether a replica died with it once: it should be alone on its endpoint."""

@@ -56,8 +56,10 @@ class Reservation:
         "_learner",
         "_tokens",
         "_usable",
+        "is_alone",
         "is_trial",
         "load_before",
+        "match",
         "state",
     )
 
@@ -71,6 +73,8 @@ class Reservation:
         is_trial: bool,
     ) -> None:
         self.state = state
+        self.is_alone = False  #: others are kept away from its endpoint; set by the selector
+        self.match: tuple[int, int] | None = None  #: as `TellsMatch`; set by the selector
         self.load_before = state.in_flight  #: requests in flight when it was chosen
         self._learner: Learner | None = learner
         self._choice = choice
@@ -91,6 +95,10 @@ class Reservation:
             f"{self._usable} of {self._choice.size} usable, "
             f"pool {endpoint.pool}, priority {endpoint.priority}"
         )
+        if self.match is not None:
+            text += f", {self.match[0]} of {self.match[1]} prompt blocks known there"
+        if self.is_alone:
+            text += ", kept alone"
         return f"{text}, trial after an ejection" if self.is_trial else text
 
     def first_byte(self) -> None:

@@ -6,7 +6,7 @@ that no endpoint ever has more requests than it may.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from llmgw.clock import Clock
 from llmgw.config.server import RouterSettings
@@ -14,6 +14,7 @@ from llmgw.contracts.balancing import RoutedRequest
 from llmgw.domain.endpoints import Endpoint, EndpointUsage
 from llmgw.domain.ids import EndpointId, ModelName
 from llmgw.domain.loads import EngineLoad
+from llmgw.domain.shares import RouterShares
 from llmgw.logs import get_logger
 from llmgw.router.selection.lines import Line
 from llmgw.router.selection.profiles import Needs, Profiles
@@ -43,6 +44,8 @@ class Selector:
         self._departed: list[EndpointState] = []
         self._lines: dict[ModelName, Line] = {}
         self._next_change = float("inf")
+        self._shares = RouterShares()
+        self._alone = 0  #: requests in flight that others are kept away from
 
     # -- the table -------------------------------------------------------------------------
 
@@ -61,6 +64,7 @@ class Selector:
                     if state is None or not state.has_same_life(endpoint):
                         state = self._new_state(endpoint, now, has_company=line.has_members)
                     state.endpoint = endpoint
+                    state.part = self._shares.of_endpoint(endpoint.id, endpoint.max_inflight)
                     state.models = ()
                     state.ramp(now, self._settings.ejection.slow_start)
                     state.settle()
@@ -88,6 +92,31 @@ class Selector:
 
     def state(self, endpoint: EndpointId) -> EndpointState | None:
         return self._states.get(endpoint)
+
+    def take_shares(self, shares: RouterShares) -> None:
+        """Keep to these shares of the endpoints' limits."""
+        before, self._shares = self._shares, shares
+        if (before.routers, before.endpoints) == (shares.routers, shares.endpoints):
+            return
+        for state in self._states.values():
+            part = shares.of_endpoint(state.endpoint.id, state.endpoint.max_inflight)
+            if part != state.part:
+                state.part = part
+                state.settle()
+                self.on_room(state.models)
+
+    def wants(self, queued: Mapping[ModelName, int]) -> dict[EndpointId, int]:
+        """Return how many requests each limited endpoint could have from here; idle ones left out.
+
+        queued: how many wait for each model.
+        """
+        wants: dict[EndpointId, int] = {}
+        for id_, state in self._states.items():
+            if state.part is not None:
+                waiting = sum(queued.get(name, 0) for name in state.models) if queued else 0
+                if count := state.in_flight + waiting:
+                    wants[id_] = min(count + -(-count // 4), state.endpoint.max_inflight or count)
+        return wants
 
     def index_sizes(self) -> dict[tuple[ModelName, str], int]:
         """Return how many entries each model's prompt index holds, by model and profile."""
@@ -134,7 +163,8 @@ class Selector:
         """Choose an endpoint and take one of its slots.
 
         exclude: endpoints that this request has tried. profile: of the request; None: the
-        model's. alone: prefer one with nothing in flight, for a request that may be poison.
+        model's. alone: prefer one with nothing in flight and keep others away from it, as far
+        as others are free: this request, or one like it (`request.alone`), may be poison.
         """
         now = self._now()
         if now >= self._next_change:
@@ -146,13 +176,21 @@ class Selector:
         if choice is None:
             choice = line.choice(profile, self._profiles.find(profile or route.routing))
         usable = choice.usable(line.in_panic, exclude)
+        alone = alone or request.alone
         if alone:
             usable = [state for state in usable if not state.in_flight] or usable
+        if self._alone:
+            usable = [state for state in usable if not state.one_alone] or usable
         if not usable:
             return Unavailable(choice.why_none(exclude))
         state = usable[choice.balancer.choose(request, usable)]
         tokens = request.body_bytes >> 2
         reservation = Reservation(self, state, choice, len(usable), tokens, state.is_ejected)
+        reservation.match = choice.match()
+        if alone:
+            reservation.is_alone = True
+            state.one_alone += 1
+            self._alone += 1
         if state.half_open and state.probe is None:
             state.probe = reservation
             state.settle()
@@ -173,6 +211,9 @@ class Selector:
         """Learn from a request that has given its slot back. For `Reservation` only."""
         state = reservation.state
         state.last_end = now = self._now()
+        if reservation.is_alone:
+            state.one_alone -= 1
+            self._alone -= 1
         if outcome is _OK and not reservation.is_trial:  # nearly always
             state.failures = 0
         elif outcome in FAILURES:

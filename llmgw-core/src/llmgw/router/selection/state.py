@@ -60,6 +60,8 @@ class EndpointState:
         "last_end",
         "limit",
         "models",
+        "one_alone",
+        "part",
         "probe",
         "ramp_from",
         "share",
@@ -79,6 +81,10 @@ class EndpointState:
         self.ejected_until: float | None = None
         self.half_open = False  #: the ejection is over, no probe has succeeded yet
         self.probe: object | None = None  #: the one reservation that decides, while it is held
+        self.part = (
+            endpoint.max_inflight
+        )  #: of `max_inflight`, this router's share; None: not limited
+        self.one_alone = 0  #: requests in flight that others should be kept away from
         self.is_answering = True  #: by the router's own health checks
         self.is_gone = False  #: nobody listens at its address, so asking there is of no use
         self.is_stuck = False  #: requests run, tokens stand still
@@ -110,9 +116,8 @@ class EndpointState:
 
     @property
     def capacity(self) -> int:
-        """Requests that it may have at a time."""
-        limit = self.endpoint.max_inflight
-        return _UNLIMITED if limit is None else limit
+        """Requests that it may have from here at a time."""
+        return _UNLIMITED if self.part is None else self.part
 
     @property
     def is_ready(self) -> bool:

@@ -1,0 +1,76 @@
+"""Requests that engines die of, and those that only were there when it happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from llmgw.domain.endpoints import Endpoint
+from llmgw.domain.ids import Epoch
+from llmgw.testing.engine_script import Close, Die, Hang, Received, Script, ScriptedEngine, Wait
+from llmgw.testing.eventually import eventually
+
+pytestmark = pytest.mark.anyio
+
+OK = Script.plain({"model": "demo", "choices": []})
+
+
+def dies_of_poison(request: Received) -> Script:
+    return Script.raw(Wait(0.2), Die()) if b"poison" in request.body else Script.raw(Hang())
+
+
+async def test_a_connection_that_breaks_is_no_death_while_the_engine_is_there(
+    start_router: Any,
+) -> None:
+    hang_up = Script.raw(Close(reset=True))
+    async with ScriptedEngine(hang_up) as one, ScriptedEngine(hang_up) as two:
+        router = await start_router(one.url, two.url)
+        answers = [await router.chat() for _ in range(3)]
+    assert {answer.error()["code"] for answer in answers} == {"engine_lost"}
+    assert router.router.forward.quarantine.is_empty
+
+
+async def test_an_engine_that_is_there_in_another_incarnation_has_died(
+    start_router: Any, make_endpoint: Callable[..., Endpoint]
+) -> None:
+    async with ScriptedEngine(Script.raw(Wait(0.2), Close(reset=True))) as engine:
+        router = await start_router(engine.url)
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(router.chat())
+            await engine.wait_until(lambda engine: len(engine.requests) == 1)
+            again = make_endpoint(engine.url, incarnation="2")
+            router.router.publish_endpoints((again,), Epoch(2))
+        assert asked.result().status == 502
+    assert not router.router.forward.quarantine.is_empty
+
+
+async def test_bystanders_of_a_death_are_served_elsewhere_and_not_refused_later(
+    start_router: Any, make_endpoint: Callable[..., Endpoint]
+) -> None:
+    async with ScriptedEngine(OK) as other, ScriptedEngine() as dying:
+        dying.choose = dies_of_poison
+        router = await start_router(dying.url)
+        async with asyncio.TaskGroup() as tasks:
+            bystanders = [tasks.create_task(router.chat(user=f"u{n}")) for n in range(2)]
+            await dying.wait_until(lambda engine: len(engine.requests) == 2)
+            tasks.create_task(router.chat(poison=True))
+            await dying.wait_until(lambda engine: len(engine.requests) == 3)
+            two = make_endpoint(dying.url), make_endpoint(other.url, name="e2")
+            router.router.publish_endpoints(two, Epoch(2))
+        answers = [task.result() for task in bystanders]
+        again = [await router.chat(user=f"u{n}") for n in range(2)]
+    assert {answer.status for answer in (*answers, *again)} == {200}
+
+
+async def test_a_death_in_the_middle_of_a_stream_counts_though_nothing_is_retried(
+    start_router: Any,
+) -> None:
+    begun = Script.events('{"choices":[{"delta":{}}]}', end=[Die()])
+    async with ScriptedEngine(begun) as engine:
+        router = await start_router(engine.url)
+        await router.chat(stream=True)
+        await eventually(lambda: not router.router.forward.quarantine.is_empty)
+        await router.settled()
