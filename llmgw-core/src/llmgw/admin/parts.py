@@ -37,8 +37,11 @@ class FeedSource(Protocol):
         """Yield the present snapshot, then each newer one, for ever; each ends in a newline."""
         ...
 
-    async def receive(self, body: bytes) -> None:
-        """Take one report of a router. Raises RequestError if it cannot be read."""
+    async def receive(self, body: bytes) -> bytes:
+        """Take one report of a router; return the answer as JSON: what it may use.
+
+        Raises RequestError if it cannot be read.
+        """
         ...
 
 

@@ -15,6 +15,7 @@ from llmgw.domain.endpoints import Endpoint, ModelStatus, RouterUsage
 from llmgw.domain.ids import Epoch, ModelName
 from llmgw.domain.keys import ApiKey, KeySpend
 from llmgw.domain.secret import Secret
+from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.domain.usage import UsageBatch
 
 PULSE_S = 5.0
@@ -55,6 +56,9 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True):
     usage: RouterUsage
     batch: UsageBatch | None = None  #: repeated until it has been answered
     nudges: tuple[ModelName, ...] = ()  #: models that somebody waits for
+    wants: RouterWants = RouterWants()
+    serial: int | None = None  #: of the shares in force, as this server told them; None: none yet
+    routers: int = 1  #: among how many they are
 
 
 def _reveal(value: object) -> object:
@@ -71,6 +75,7 @@ def _conceal(kind: type, value: Any) -> object:
 
 _encoder = msgspec.json.Encoder(enc_hook=_reveal)
 _lines = msgspec.json.Decoder(FeedLine, dec_hook=_conceal)
+_shares = msgspec.json.Decoder(RouterShares)
 _reports = msgspec.json.Decoder(RouterReport, dec_hook=_conceal)
 
 
@@ -91,3 +96,13 @@ def encode_report(report: RouterReport) -> bytes:
 def decode_report(body: bytes) -> RouterReport:
     """Read a report. Raises ValueError saying what is wrong."""
     return _reports.decode(body)
+
+
+def encode_shares(shares: RouterShares) -> bytes:
+    """Return the answer to a report."""
+    return _encoder.encode(shares)
+
+
+def decode_shares(body: bytes) -> RouterShares:
+    """Read the answer to a report. Raises ValueError saying what is wrong."""
+    return _shares.decode(body)

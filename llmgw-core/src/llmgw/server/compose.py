@@ -134,6 +134,7 @@ def compose(
         feed,
         LastTable(loaded.state_dir / LAST_TABLE_FILE) if fleet else None,
         plane=fleet.plane if fleet else None,
+        router=router if settings.workers == 1 else None,
         clock=clock,
     )
     return Parts(router=router, endpoints=endpoints, fleet=fleet, books=books, feeding=feeding)

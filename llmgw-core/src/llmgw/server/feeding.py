@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -12,6 +13,7 @@ from llmgw.clock import Clock
 from llmgw.contracts.sinks import CatalogSink, UsageSource
 from llmgw.control.plane import ControlPlane
 from llmgw.domain.endpoints import RouterUsage
+from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.logs import get_logger
 from llmgw.router.feed import FeedSource, LastTable
 from llmgw.router.feed.source import summed
@@ -21,6 +23,8 @@ log = get_logger(__name__)
 
 LAST_TABLE_FILE = "table.json"
 _LOOK_S = 2.0
+_SHARE_S = 1.0
+_OWN = "own"
 
 
 class UsageOfAll:
@@ -31,6 +35,14 @@ class UsageOfAll:
 
     def usage(self) -> RouterUsage:
         return summed(source.usage() for source in self._sources)
+
+
+class SharedRouter(Protocol):
+    """The router in this process: one of those that keep limits together."""
+
+    def wants(self) -> RouterWants: ...
+
+    def take_shares(self, shares: RouterShares) -> None: ...
 
 
 class Feeding:
@@ -46,12 +58,17 @@ class Feeding:
         last_table: LastTable | None,
         *,
         plane: ControlPlane | None,
+        router: SharedRouter | None,
         clock: Clock,
     ) -> None:
-        """last_table: None keeps nothing; what the configuration says needs no keeping."""
+        """last_table: None keeps nothing; what the configuration says needs no keeping.
+
+        router: of this process; None: it gets no requests, since workers do.
+        """
         self.feed = feed
         self._last_table = last_table
         self._plane = plane
+        self._router = router
         self._clock = clock
         self._saved = feed.snapshot
 
@@ -73,6 +90,8 @@ class Feeding:
         async with anyio.create_task_group() as tasks:
             await tasks.start(self.feed.run)
             tasks.start_soon(self._keep)
+            if self._router is not None:
+                tasks.start_soon(self._share_with, self._router)
             task_status.started()
 
     async def _keep(self) -> None:
@@ -82,6 +101,13 @@ class Feeding:
                 standing = self._plane.view.standing()
                 self.feed.publish_leading(standing.leading)
             await self._save()
+
+    async def _share_with(self, router: SharedRouter) -> None:
+        in_force: RouterShares | None = None
+        while True:
+            in_force = self.feed.share(_OWN, router.wants(), in_force)
+            router.take_shares(in_force)
+            await self._clock.sleep(_SHARE_S)
 
     async def _save(self) -> None:
         snapshot = self.feed.snapshot

@@ -17,6 +17,7 @@ from llmgw.domain.endpoints import Endpoint, ModelStatus, RouterUsage
 from llmgw.domain.ids import Epoch
 from llmgw.domain.keys import ApiKey, KeySpend
 from llmgw.domain.secret import Secret
+from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.domain.usage import UsageBatch
 from llmgw.logs import get_logger
 from llmgw.router.feed import FeedClient, FeedSource, LastTable
@@ -78,6 +79,13 @@ class Relay:
 
     def usage(self) -> RouterUsage:
         return self.feed.usage()
+
+    def wants(self) -> RouterWants:
+        return self.feed.wants()
+
+    def take_shares(self, shares: RouterShares) -> None:
+        """Pass on what the servers give to all workers together."""
+        self.feed.desk.bound = shares
 
     async def _take(self, batch: UsageBatch) -> None:
         """Keep a worker's usage until a server has stored it. Counted once, however often sent."""

@@ -164,12 +164,15 @@ class StandaloneRouter:
         log.info("stopped")
 
     async def _wait_first_table(self, router: Router, feed: FeedClient) -> None:
-        """Let a server or the disk say what is served, else every model would be unknown at first.
+        """Let a server or the disk say what is served, else every model would be unknown at first;
+        and where a server answers, what part of the limits is ours.
 
         Not for ever: with no server and nothing on disk we listen, and say that we are not ready.
         """
         until = self._clock.monotonic() + _FIRST_TABLE_S
-        while feed.is_stale and not router.table.routes and self._clock.monotonic() < until:
+        while self._clock.monotonic() < until and (
+            not router.table.routes if feed.is_stale else not feed.has_shares
+        ):
             await self._clock.sleep(0.02)
 
 

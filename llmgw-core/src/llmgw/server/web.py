@@ -66,10 +66,10 @@ def feed_app(feed: FeedSource, token: Secret) -> Starlette:
 
     async def report(request: Request) -> Response:
         try:
-            await feed.receive(await request.body())
+            shares = await feed.receive(await request.body())
         except RequestError as error:
             return JSONResponse({"error": {"message": error.message}}, status_code=error.status)
-        return JSONResponse({"done": True})
+        return Response(shares, media_type="application/json")
 
     return Starlette(
         routes=[

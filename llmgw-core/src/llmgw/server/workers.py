@@ -4,8 +4,8 @@ Workers are new programs, never forks: gRPC has threads. Each has a listening so
 own on the shared port; the parent keeps all of them open, so that connections which wait in the
 queue of a worker that died are taken by the next one instead of being reset.
 
-What one worker knows alone: requests in flight, and the rates of keys. A key may so use its
-rates once per worker; budgets are summed by the store and hold for all.
+What holds for all of them is shared out by the parent, as the feed does among stand-alone
+routers: `router.feed.desk`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Workers:
 
         flags: settings of the workers. state_dir: a folder of each lies below it.
         """
+        feed.desk.expect(len(sockets))
         self._sockets = sockets
         self._feed = feed
         self._token = token

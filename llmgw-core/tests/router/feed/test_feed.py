@@ -20,6 +20,7 @@ from llmgw.domain.endpoints import (
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.domain.keys import ApiKey, KeyLimits, KeySpend
 from llmgw.domain.secret import Secret
+from llmgw.domain.shares import KeyWant, RouterShares, RouterWants
 from llmgw.domain.usage import UsageBatch, UsageRecord
 from llmgw.errors import RequestError
 from llmgw.router.feed import FeedClient, FeedSource, LastTable
@@ -44,6 +45,7 @@ class Server(httpx.AsyncBaseTransport):
         )
         self.is_up = True
         self.loses_replies = False
+        self.says: bytes | None = None  #: in answer to a report, instead of what it should
         self.token = "t0ken"
         self._down = anyio.Event()
 
@@ -73,10 +75,10 @@ class Server(httpx.AsyncBaseTransport):
             return httpx.Response(401)
         if request.method == "GET":
             return httpx.Response(200, stream=Lines(self.source.lines(), self._down))
-        await self.source.receive(await request.aread())
+        answer = await self.source.receive(await request.aread())
         if self.loses_replies:
             raise httpx.ReadTimeout("timed out")
-        return httpx.Response(200)
+        return httpx.Response(200, content=answer if self.says is None else self.says)
 
 
 class Lines(httpx.AsyncByteStream):
@@ -103,6 +105,8 @@ class Router:
         self.endpoints: tuple[Endpoint, ...] = ()
         self.models: tuple[ModelStatus, ...] = ()
         self.swaps = 0
+        self.wanted = RouterWants()
+        self.shares: RouterShares | None = None
 
     def publish_endpoints(self, endpoints: tuple[Endpoint, ...], epoch: Epoch) -> None:
         self.endpoints = endpoints
@@ -118,6 +122,12 @@ class Router:
             },
             queued={M: 2},
         )
+
+    def wants(self) -> RouterWants:
+        return self.wanted
+
+    def take_shares(self, shares: RouterShares) -> None:
+        self.shares = shares
 
     @property
     def ids(self) -> list[str]:
@@ -342,6 +352,40 @@ async def test_spend_reaches_the_keys_without_a_new_table(tmp_path: Path) -> Non
         (grant,) = cluster.router.keys.grants()
         assert isinstance(grant.begin(1), RequestError)
         assert cluster.router.swaps == before
+
+
+async def test_shares_of_limits_come_with_the_first_answer_and_follow_what_is_wanted(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+    leader = cluster.servers["a"]
+    leader.lead(5, "one")
+    limits = KeyLimits(concurrent_requests=8)
+    leader.source.publish_keys([ApiKey(id="k", secret_hash="0" * 64, limits=limits)])
+    cluster.router.wanted = RouterWants(keys={"k": KeyWant(concurrent_requests=8)})
+    async with joined(cluster):
+        assert cluster.client.has_shares
+        assert cluster.router.shares is not None
+        assert cluster.router.shares.of_key("k", limits) == limits, "it is alone"
+        leader.source.share("another", RouterWants(), None)
+        await cluster.wait(1)
+        assert cluster.router.shares.of_key("k", limits).concurrent_requests == 4
+        told = leader.source.share("another", RouterWants(), None)
+        leader.source.share("another", RouterWants(), told)
+        await cluster.wait(2)
+        assert (cluster.router.shares.of_key("k", limits).concurrent_requests or 0) > 4
+
+
+async def test_an_answer_that_is_no_share_changes_nothing(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.servers["a"].lead(5, "one")
+
+    cluster.servers["a"].says = b'{"serial": "x"}'
+    async with joined(cluster):
+        cluster.router.ledger.add(record())
+        await cluster.wait(2)
+        assert not cluster.client.has_shares
+        assert len(cluster.router.ledger) == 0, "the report was taken all the same"
 
 
 async def test_a_silent_router_no_longer_counts(tmp_path: Path) -> None:

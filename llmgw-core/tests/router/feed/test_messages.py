@@ -11,8 +11,10 @@ from llmgw.adminapi.feed_messages import (
     RouterReport,
     decode_line,
     decode_report,
+    decode_shares,
     encode_line,
     encode_report,
+    encode_shares,
 )
 from llmgw.domain.endpoints import (
     Endpoint,
@@ -25,6 +27,7 @@ from llmgw.domain.ids import EndpointId, Epoch, ModelName, NodeId, ProfileName, 
 from llmgw.domain.keys import ApiKey, KeyLimits, KeySpend, Scope
 from llmgw.domain.plans import Refusal
 from llmgw.domain.secret import Secret
+from llmgw.domain.shares import KeyWant, RouterShares, RouterWants
 from llmgw.domain.usage import UsageBatch, UsageRecord
 
 MODEL = ModelName("org/model:7b")
@@ -122,8 +125,28 @@ def test_a_report_comes_back_whole() -> None:
             records=(UsageRecord(at=1.0, key="", model=MODEL, endpoint=None, status=499),),
         ),
         nudges=(MODEL,),
+        wants=RouterWants(
+            keys={"k": KeyWant(requests_per_minute=1, tokens_per_minute=2, concurrent_requests=3)},
+            endpoints={EndpointId("e"): 4},
+        ),
+        serial=5,
+        routers=6,
     )
     assert decode_report(encode_report(report)) == report
+
+
+def test_shares_come_back_whole() -> None:
+    shares = RouterShares(
+        serial=1,
+        routers=2,
+        keys={"k": KeyLimits(requests_per_minute=3)},
+        endpoints={EndpointId("e"): 4},
+    )
+    assert decode_shares(encode_shares(shares)) == shares
+
+
+def test_the_answer_of_a_server_that_shares_nothing_out_leaves_all_to_the_router() -> None:
+    assert decode_shares(b'{"done":true}') == RouterShares()
 
 
 def test_a_field_of_a_newer_server_is_skipped() -> None:

@@ -6,8 +6,6 @@ from starlette.responses import Response, StreamingResponse
 
 from llmgw.admin.operations import Call, Operation, read_body
 from llmgw.admin.parts import FeedSource
-from llmgw.admin.replies import json_response
-from llmgw.adminapi.reply import Done
 from llmgw.errors import NotAvailable
 from llmgw.store.tokens import Role
 
@@ -17,8 +15,8 @@ async def subscribe(call: Call) -> Response:
 
 
 async def report(call: Call) -> Response:
-    await _feed(call).receive(await read_body(call.request))
-    return json_response(Done().model_dump_json())
+    shares = await _feed(call).receive(await read_body(call.request))
+    return Response(shares, media_type="application/json")
 
 
 def _feed(call: Call) -> FeedSource:
@@ -41,9 +39,9 @@ OPERATIONS = (
         method="POST",
         path="/feed/usage",
         role=Role.ADMIN,
-        summary="What a router has used, and for which models somebody waits.",
+        summary="What a router has used and could use; the answer says what it may.",
         handler=report,
-        reply=Done,
+        media_type="application/json",
         errors=(413,),
     ),
 )

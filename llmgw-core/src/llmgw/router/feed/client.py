@@ -18,12 +18,14 @@ from llmgw.adminapi.feed_messages import (
     FeedSpend,
     RouterReport,
     decode_line,
+    decode_shares,
     encode_report,
 )
 from llmgw.clock import Clock
 from llmgw.contracts.sinks import CatalogSink, EndpointSink, UsageSource
 from llmgw.domain.ids import ModelName
 from llmgw.domain.secret import Secret
+from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.logs import get_logger
 from llmgw.router.feed.choice import newest
 from llmgw.router.feed.last_table import LastTable
@@ -48,6 +50,10 @@ class Fed(EndpointSink, CatalogSink, UsageSource, Protocol):
 
     @property
     def ledger(self) -> UsageLedger: ...
+
+    def wants(self) -> RouterWants: ...
+
+    def take_shares(self, shares: RouterShares) -> None: ...
 
 
 class _Feed:
@@ -91,6 +97,8 @@ class FeedClient:
         self._feeds = [_Feed(address, connect(address)) for address in servers]
         self._applied: FeedSnapshot | None = None
         self._saved: FeedSnapshot | None = None
+        self._shares: RouterShares | None = None
+        self._shared_by: _Feed | None = None
         self._nudges: set[ModelName] = set()
         self._reporting = anyio.Event()
         self._id = secrets.token_hex(8)
@@ -100,6 +108,11 @@ class FeedClient:
     def is_stale(self) -> bool:
         """True while no server's feed is up: the table in force is the last good one."""
         return not any(feed.is_live for feed in self._feeds)
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether a server has ever said what this router may use."""
+        return self._shares is not None
 
     def nudge(self, model: ModelName) -> None:
         """Ask the servers to wake a model."""
@@ -165,6 +178,8 @@ class FeedClient:
             feed.is_live = True
             log.info("feed up", server=feed.address)
         if isinstance(message, FeedSnapshot):
+            if feed.snapshot is None:
+                self._reporting.set()  # to learn soon what we may use
             feed.snapshot = message
             self._settle()
         elif isinstance(message, FeedSpend):
@@ -219,6 +234,9 @@ class FeedClient:
             usage=self._router.usage(),
             batch=batch,
             nudges=tuple(sorted(nudges)),
+            wants=self._router.wants(),
+            serial=self._shares.serial if self._shares and self._shared_by is feed else None,
+            routers=self._shares.routers if self._shares else 1,
         )
         try:
             reply = await feed.client.post(
@@ -228,11 +246,21 @@ class FeedClient:
             log.debug("report not taken", server=feed.address, problem=str(error))
             reply = None
         if reply is not None and reply.is_success:
+            self._take_shares(feed, reply.content)
             if batch is not None:
                 self._router.ledger.settle(batch.id)
         else:
             # Told again with the next report; the batch is kept by the ledger.
             self._nudges |= nudges
+
+    def _take_shares(self, feed: _Feed, answer: bytes) -> None:
+        try:
+            shares = decode_shares(answer)
+        except ValueError as error:
+            log.debug("shares not understood", server=feed.address, problem=str(error))
+            return
+        self._shares, self._shared_by = shares, feed
+        self._router.take_shares(shares)
 
     def _listener(self) -> _Feed | None:
         """Return the server that reports go to: the leader, else any, which passes them on."""

@@ -18,14 +18,17 @@ from llmgw.adminapi.feed_messages import (
     RouterReport,
     decode_report,
     encode_line,
+    encode_shares,
 )
 from llmgw.clock import Clock
 from llmgw.contracts.sinks import Nudge
 from llmgw.domain.endpoints import Endpoint, EndpointUsage, ModelStatus, RouterUsage
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.domain.keys import ApiKey, KeySpend
+from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.domain.usage import UsageBatch
 from llmgw.errors import RequestError
+from llmgw.router.feed.desk import ShareDesk
 
 _SILENT_S = 15.0
 """A router that has said nothing for this long no longer counts; its requests may still run."""
@@ -52,6 +55,7 @@ class FeedSource:
         store: Callable[[UsageBatch], Awaitable[object]] | None = None,
         nudges: Nudge | None = None,
     ) -> None:
+        self.desk = ShareDesk()
         self._clock = clock
         self._store = store
         self.nudges = nudges  #: may be set later, before anything is received
@@ -71,6 +75,7 @@ class FeedSource:
         return self._snapshot
 
     def publish_endpoints(self, endpoints: tuple[Endpoint, ...], epoch: Epoch) -> None:
+        self.desk.take_endpoints(endpoints)
         self._publish(msgspec.structs.replace(self._snapshot, endpoints=endpoints, epoch=epoch))
 
     def publish_catalog(
@@ -88,7 +93,9 @@ class FeedSource:
 
     def publish_keys(self, keys: Iterable[ApiKey]) -> None:
         """Replace the list of valid keys: a missing one is refused by every router at once."""
-        self._publish(msgspec.structs.replace(self._snapshot, keys=tuple(keys)))
+        listed = tuple(keys)
+        self.desk.take_keys(listed)
+        self._publish(msgspec.structs.replace(self._snapshot, keys=listed))
 
     def publish_leading(self, leading: bool) -> None:
         """Say whether this server leads."""
@@ -140,8 +147,11 @@ class FeedSource:
 
     # -- what routers say ----------------------------------------------------------------------
 
-    async def receive(self, body: bytes) -> None:
-        """Take one report; return once its usage is stored. Raises RequestError if it is unreadable."""
+    async def receive(self, body: bytes) -> bytes:
+        """Take one report; return the answer, once its usage is stored.
+
+        Raises RequestError if it is unreadable.
+        """
         try:
             report = decode_report(body)
         except ValueError as error:
@@ -154,6 +164,18 @@ class FeedSource:
                 self.nudges.nudge(model)
         if report.batch is not None and self._store is not None:
             await self._store(report.batch)
+        in_force = RouterShares(serial=report.serial or 0, routers=report.routers)
+        return encode_shares(
+            self.share(report.router, report.wants, in_force if report.serial else None)
+        )
+
+    def share(self, router: str, wants: RouterWants, in_force: RouterShares | None) -> RouterShares:
+        """Return what a router may use of limits that all keep together; see `ShareDesk.share`."""
+        return self.desk.share(router, wants, in_force, self._clock.monotonic())
+
+    def wants(self) -> RouterWants:
+        """Return what all routers together could use."""
+        return self.desk.wants(self._clock.monotonic())
 
     def usage(self) -> RouterUsage:
         """Return the sum over the routers that have reported lately."""
