@@ -30,8 +30,9 @@ _ADVISORY_KEY = 0x6C6C6D67
 # the rest of the process shares.
 _MOST_WAITERS = 32
 
-DEADLINE_S = 6.0
-"""Above the database's own limit of a statement (5 s), whose message is the clearer one."""
+DEADLINE_S = 5.5
+"""Above the database's own limit of a statement (5 s), whose message is the clearer one; and so
+that a client has its refusal within 6 s."""
 
 # RELIABILITY section 2: a frozen holder of row locks would block renewal and takeover. Set in
 # each transaction, because a pooler in transaction mode forgets what a session was told.

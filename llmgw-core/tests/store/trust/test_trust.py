@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import stat
 import time
 from collections.abc import Callable
@@ -218,9 +219,14 @@ def test_agents_find_the_name_they_check_and_the_pin_they_hold(store: Store) -> 
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert SERVER_NAME in names.get_values_for_type(x509.DNSName)
     assert key_pin(authority) == store.trust.pin
-    assert leaf.not_valid_after_utc - leaf.not_valid_before_utc < __import__("datetime").timedelta(
-        31
-    )
+    assert leaf.not_valid_after_utc - leaf.not_valid_before_utc <= datetime.timedelta(days=31)
+
+
+def test_a_machine_whose_clock_is_hours_slow_believes_the_certificate(
+    store: Store, clock: FakeClock
+) -> None:
+    leaf, _ = chain(store.trust.server_identity().certificate_chain)
+    assert leaf.not_valid_before_utc.timestamp() <= clock.wall() - 12 * 3600
 
 
 def test_the_server_signs_itself_a_new_certificate_in_time(store: Store, clock: FakeClock) -> None:

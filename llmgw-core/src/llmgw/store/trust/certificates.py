@@ -22,8 +22,9 @@ from llmgw.errors import PermanentError
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 30
-# Of clocks that two machines may differ by.
-_SKEW = datetime.timedelta(hours=1)
+# What two clocks may differ by: a certificate that is not valid yet cuts a machine off whose
+# clock is slow, and a time zone taken for UTC is hours of it. Nothing is gained by less.
+_SKEW = datetime.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
