@@ -50,7 +50,8 @@ async def test_replies_are_what_the_document_says(admin: httpx.AsyncClient, stor
     document = (await admin.get("/openapi.json")).json()
     checked = 0
     for path, methods in document["paths"].items():
-        if "get" not in methods or "{" in path or "follow" in path or "feed" in path:
+        endless = ("follow", "feed", "profile")
+        if "get" not in methods or "{" in path or any(word in path for word in endless):
             continue
         answer = await admin.get(f"http://localhost{path}")
         described = methods["get"]["responses"].get(str(answer.status_code))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import httpx
 import pytest
 
+from llmgw.admin.parts import AdminParts
 from llmgw.domain.replicas import Failure, FailureCause, ShardState
 from llmgw.store import Store
 from llmgw.store.tokens import Role
@@ -151,10 +153,10 @@ async def test_a_form_that_is_wrong_says_what(browser: httpx.AsyncClient) -> Non
 
 async def test_pages_have_no_inline_script_or_style(browser: httpx.AsyncClient) -> None:
     await sign_in(browser, "the-operator's-own")
-    for path in ("", "/models", "/events", "/logs", "/keys", "/sign-in"):
+    for path in ("", "/models", "/events", "/progress", "/logs", "/keys", "/sign-in"):
         text = (await browser.get(path)).text
         assert not re.search(r"<script(?![^>]*\ssrc=)", text), path
-        assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", text), path
+        assert not re.search(r"<style|<[^>]*\s(style|on\w+)=|javascript:", text), path
         assert '<html lang="en">' in text
 
 
@@ -240,3 +242,81 @@ async def test_what_is_not_there_is_a_page_that_says_so(
     answer = await browser.get("/nodes/ghost")
     assert answer.status_code == 404
     assert "there is no node" in answer.text
+
+
+LOG = ["plain", MARKUP, "\x1b[31mred\x1b[0m and \x07bell", "\u202egnp.exe", "tab\there"]
+
+
+@pytest.fixture
+def parts(parts: AdminParts) -> AdminParts:
+    return replace(parts, server_log=LOG)
+
+
+async def test_a_log_is_shown_without_codes_searched_and_followed(
+    browser: httpx.AsyncClient,
+) -> None:
+    """C055, C057"""
+    await sign_in(browser, "the-operator's-own")
+    text = (await browser.get("/logs")).text
+    assert "red and \u2407bell" in text
+    assert "\\u202egnp.exe" in text
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
+    assert "<img" not in text
+    assert 'hx-trigger="every 5s"' in text
+    still = (await browser.get("/logs?follow=no&search=RED")).text
+    assert "every 5s" not in still
+    assert "<mark>red</mark> and" in still
+    assert "plain" not in still
+    assert "No line." in (await browser.get("/logs?search=nowhere")).text
+
+
+async def test_a_log_is_downloaded_as_it_is_and_never_opened_by_the_browser(
+    browser: httpx.AsyncClient,
+) -> None:
+    await sign_in(browser, "the-operator's-own")
+    answer = await browser.get("/logs/download", params={"source": '../"x\r\nset-cookie: a=b'})
+    assert answer.text.splitlines() == "\n".join(LOG).splitlines()
+    assert answer.headers["content-disposition"] == (
+        'attachment; filename="server-..-x-set-cookie-a-b.log"'
+    )
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+async def test_what_is_under_way_and_why_it_failed_is_on_one_page(
+    served: tuple[RunningServer, httpx.AsyncClient],
+) -> None:
+    server, browser = served
+    text = (await browser.get("/progress")).text
+    assert "backoff" in text
+    assert "&lt;script&gt;" in text
+    assert "/admin/logs?node=gpu-01&amp;source=" in text
+    origin = {"origin": f"http://{server.serving.admin}"}
+    answer = await browser.post(
+        "/nodes/gpu-01/weights", data={"ref": "hf:org/tiny"}, headers=origin
+    )
+    assert answer.headers["location"] == "/admin/progress"
+    shown = (await browser.get("/progress")).text
+    assert "hf:org/tiny" in shown
+    assert "cannot look after weights" in shown  # nodes in memory have none: the line says why
+
+
+async def test_a_rollout_shows_both_versions_until_the_old_one_is_gone(
+    served: tuple[RunningServer, httpx.AsyncClient],
+) -> None:
+    server, browser = served
+    assert "newest version" in (await browser.get("/rollouts")).text
+    entry = (await server.admin.get("/admin/v1/catalog")).json()["entries"][0]
+    assert entry["model"]["name"] in (await browser.get("/rollouts")).text
+
+
+async def test_the_catalog_goes_back_from_its_page(
+    browser: httpx.AsyncClient, admin: httpx.AsyncClient, store: Store
+) -> None:
+    await admin.post("/catalog", json={"models": [{"name": "a"}]})
+    await sign_in(browser, "the-operator's-own")
+    page = (await browser.get("/rollouts")).text
+    assert page.count("Back to") in (0, 1)
+    answer = await browser.post("/rollback", data={"version": "0"}, headers=FORM)
+    assert answer.status_code == 303
+    assert store.catalog.entries() == ()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from llmgw.admin.jobs import Jobs
+from llmgw.admin.pulse import Pulse
 from llmgw.clock import Clock
 from llmgw.contracts.dispatch import Dispatcher
 from llmgw.control.view import FleetView
@@ -66,6 +68,8 @@ class AdminParts:
     follow: Callable[[], Awaitable[None]] = _nothing_follows
     """Brings the server in step with what was just stored: `store.Follower.refresh`."""
     metrics: Callable[[], Awaitable[bytes]] | None = None  #: Prometheus text
+    pulse: Pulse = field(default_factory=Pulse)
+    jobs: Jobs = field(default_factory=Jobs)
     api_url: str | None = None  #: of this process's API listener, for the playground
     server_log: Sequence[str] = ()  #: newest lines of this process, oldest first
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "::1")

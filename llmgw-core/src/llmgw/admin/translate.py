@@ -20,7 +20,15 @@ from llmgw.control.view import NodeView
 from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import DeviceId, EndpointId, ReplicaId
 from llmgw.domain.nodes import Device
-from llmgw.domain.plans import Action, Refusal, StartReplica, StopReplica
+from llmgw.domain.plans import (
+    Action,
+    DrainReplica,
+    Refusal,
+    SleepReplica,
+    StartReplica,
+    StopReplica,
+    WakeReplica,
+)
 from llmgw.domain.replicas import Progress, Replica, Shard
 from llmgw.router.selection import EndpointState
 
@@ -41,6 +49,14 @@ def refusal_reply(refusal: Refusal) -> RefusalReply:
     )
 
 
+_WORDS: dict[type, str] = {
+    DrainReplica: "drain",
+    SleepReplica: "sleep",
+    StopReplica: "stop",
+    WakeReplica: "wake",
+}
+
+
 def action_reply(action: Action) -> ActionReply:
     if isinstance(action, StartReplica):
         return ActionReply(
@@ -52,8 +68,7 @@ def action_reply(action: Action) -> ActionReply:
             devices=sum(len(spec.devices) for _, spec in action.shards),
             because=action.because,
         )
-    word = "stop" if isinstance(action, StopReplica) else "drain"
-    return ActionReply(action=word, replica=action.replica, because=action.because)
+    return ActionReply(action=_WORDS[type(action)], replica=action.replica, because=action.because)
 
 
 def node_reply(node: NodeView, wall: float, now: float) -> NodeReply:

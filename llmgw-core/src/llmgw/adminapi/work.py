@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -59,3 +60,60 @@ class WeightsRequest(Request):
 class EngineRequest(Request):
     engine: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
     version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,127}$")]
+
+
+class StepReply(Reply):
+    """A shard that is on its way, or that failed on it."""
+
+    shard: str
+    node: str
+    model: str
+    state: str
+    progress: str = ""
+    """E.g. `downloading weights 1.2 of 4.0 GiB`."""
+    progress_done: float | None = None
+    progress_total: float | None = None
+    problem: str = ""
+    """Why it failed, in one line."""
+    hint: str = ""
+    since_at: float
+
+
+class JobReply(Reply):
+    """Weights or an engine that an operator had a node fetch."""
+
+    node: str
+    kind: str
+    """`weights` or `engine`."""
+    subject: str
+    who: str
+    state: str
+    """`running`, `done` or `failed`."""
+    problem: str = ""
+    """Why it failed, in one line."""
+    began_at: float
+    ended_at: float | None = None
+
+
+class ProgressReply(Reply):
+    """What is under way. Jobs are those that were asked for at this server, newest first."""
+
+    steps: tuple[StepReply, ...]
+    jobs: tuple[JobReply, ...]
+
+
+class RolloutReply(Reply):
+    """A model whose replicas are not all of its newest version."""
+
+    model: str
+    new: Mapping[str, int] = {}
+    """Replicas of the newest version by state."""
+    old: Mapping[str, int] = {}
+    """Replicas of versions before it by state."""
+    problem: str = ""
+    """Why it stands still; empty while it goes on."""
+    hint: str = ""
+
+
+class RolloutsReply(Reply):
+    rollouts: tuple[RolloutReply, ...]

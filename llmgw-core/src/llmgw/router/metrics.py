@@ -26,6 +26,8 @@ PER_TOKEN_BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
 )  # fmt: skip
 OTHER = "other"
+NO_FAILURES = frozenset({"ok", "client_left", "client_error"})
+"""Outcomes that are nobody's fault but the client's."""
 
 
 class Histogram:
@@ -83,6 +85,17 @@ class Now:
     access_dropped: int  #: since the start
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over all series since the start. They fall when the series of an endpoint go."""
+
+    requests: int = 0
+    failed: int = 0  #: by engine or gateway; what clients did wrong or gave up is none
+    output_tokens: int = 0
+    first_token: tuple[int, ...] = (0,) * (len(FIRST_TOKEN_BOUNDS) + 1)
+    """Streams by time to first token: one count for each bound, the last for all above."""
+
+
 class RouterMetrics:
     """The series of one router."""
 
@@ -116,6 +129,21 @@ class RouterMetrics:
             del self._series[key]
         for refused in [key for key in self.refused if key[0] not in models and key[0] != OTHER]:
             del self.refused[refused]
+
+    def totals(self) -> Totals:
+        """Return the sums; a millisecond for a thousand series."""
+        every = self._series.values()
+        outcomes = [pair for item in every for pair in item.outcomes.items()]
+        first_token = [item.first_token.counts for item in every]
+        return Totals(
+            requests=sum(count for _, count in outcomes) + sum(self.refused.values()),
+            failed=sum(count for outcome, count in outcomes if outcome not in NO_FAILURES)
+            + sum(count for (_, status), count in self.refused.items() if status >= 500),
+            output_tokens=sum(item.completion_tokens for item in every),
+            first_token=tuple(map(sum, zip(*first_token, strict=True)))
+            if first_token
+            else Totals().first_token,
+        )
 
     async def render(self, now: Now) -> bytes:
         """Return the page in Prometheus' text format."""

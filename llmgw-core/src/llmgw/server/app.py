@@ -18,6 +18,7 @@ from anyio.abc import TaskStatus
 
 from llmgw.admin.app import build_admin
 from llmgw.admin.parts import AdminParts
+from llmgw.admin.pulse import Pulse
 from llmgw.clock import Clock
 from llmgw.config.addresses import Address
 from llmgw.config.loading import NOTHING_TO_DO, Loaded
@@ -26,6 +27,7 @@ from llmgw.errors import ConfigError, Problem
 from llmgw.logs import get_logger
 from llmgw.plugins import Registry
 from llmgw.router.front import Connection, Front
+from llmgw.router.metrics import Totals
 from llmgw.server.compose import (
     Parts,
     compose,
@@ -34,10 +36,12 @@ from llmgw.server.compose import (
     server_name,
     store_of,
 )
+from llmgw.server.feeding import UsageOfAll
 from llmgw.server.fleetpage import fleet_page
 from llmgw.server.listeners import address_of, bound, shared
-from llmgw.server.pages import own_page
+from llmgw.server.pages import own_page, totals_of
 from llmgw.server.reload import Reloads
+from llmgw.server.sampling import Sampler
 from llmgw.server.serving import HttpListener
 from llmgw.server.standalone import warn_of_exposure
 from llmgw.server.statedir import admin_token, prepare
@@ -53,6 +57,9 @@ log = get_logger(__name__)
 _NOTICE_S = 5.0
 #: Log tails and pages end at once; what an operator has just sent may still be answered.
 _ADMIN_DRAIN_S = 1.0
+_SAMPLE_S = 2.0
+# Their pages are fetched and read, which takes a tenth of a second on a large fleet.
+_SAMPLE_WORKERS_S = 10.0
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -163,7 +170,8 @@ class Server:
         api = address_of(sockets.api[0])
         workers = self._workers(sockets.api, parts, token) if settings.workers > 1 else None
         scheme = "http" if certificate is None else "https"
-        admin = self._admin(parts, token, workers, api_url=f"{scheme}://{api}")
+        sampler = self._sampler(parts, workers)
+        admin = self._admin(parts, token, workers, sampler.pulse, api_url=f"{scheme}://{api}")
         admin_listener = HttpListener(
             admin,
             sockets.admin,
@@ -188,6 +196,7 @@ class Server:
             await base.start(router.run)
             await parts.feeding.restore(parts.endpoints, router)
             await base.start(parts.feeding.run)
+            base.start_soon(sampler.run)
             if certificate is not None:
                 base.start_soon(certificate.follow, self._clock)
             if parts.books is not None:
@@ -232,8 +241,23 @@ class Server:
             clock=self._clock,
         )
 
+    def _sampler(self, parts: Parts, workers: Workers | None) -> Sampler:
+        async def totals() -> Totals:
+            if workers is None:
+                return parts.router.metrics.totals()
+            return await anyio.to_thread.run_sync(totals_of, await workers.metrics(b""))
+
+        return Sampler(
+            Pulse(),
+            totals=totals,
+            usage=UsageOfAll([parts.router, parts.feeding.feed]),
+            view=parts.fleet.plane.view if parts.fleet else None,
+            interval_s=_SAMPLE_S if workers is None else _SAMPLE_WORKERS_S,
+            clock=self._clock,
+        )
+
     def _admin(
-        self, parts: Parts, token: Secret, workers: Workers | None, *, api_url: str
+        self, parts: Parts, token: Secret, workers: Workers | None, pulse: Pulse, *, api_url: str
     ) -> Application:
         settings, fleet, books = self._loaded.settings, parts.fleet, parts.books
         is_loopback = Address.parse(settings.admin_listen).is_loopback
@@ -250,6 +274,7 @@ class Server:
                 check_catalog=fleet.plane.check_catalog if fleet else lambda _: (),
                 follow=books.follower.refresh if books else anyio.lowlevel.checkpoint,
                 metrics=partial(self._metrics, parts, workers),
+                pulse=pulse,
                 api_url=api_url,
                 server_log=self._log_lines,
                 allowed_hosts=_LOOPBACK_HOSTS if is_loopback else ("*",),

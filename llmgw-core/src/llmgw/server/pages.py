@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from llmgw.router.metrics import NO_FAILURES, Totals
+
 
 def own_page(*, reload_failed: bool) -> bytes:
     """Return what a server says of itself, beside router and fleet."""
@@ -39,6 +41,41 @@ def summed_pages(pages: Iterable[bytes]) -> bytes:
         f"{line}\n" if line.startswith("#") else f"{line} {_number(sums[line])}\n"
         for line in _grouped(lines)
     ).encode()
+
+
+def totals_of(page: bytes) -> Totals:
+    """Return the sums over all series of a page, as `RouterMetrics.totals` makes them of one router.
+
+    For routers in other processes, of which we have nothing but their pages.
+    """
+    requests = failed = tokens = 0.0
+    buckets: dict[float, float] = {}
+    for line in page.decode("utf-8", "replace").splitlines():
+        series, _, value = line.rpartition(" ")
+        name = series.partition("{")[0]
+        if name == "llmgw_requests_total":
+            requests += float(value)
+            failed += float(value) * (_label(series, "outcome") not in NO_FAILURES)
+        elif name == "llmgw_refused_requests_total":
+            requests += float(value)
+            failed += float(value) * (_label(series, "status") >= "500")
+        elif name == "gen_ai_client_token_usage_total":
+            tokens += float(value) * (_label(series, "gen_ai_token_type") == "output")
+        elif name == "gen_ai_server_time_to_first_token_seconds_bucket":
+            bound = float(_label(series, "le"))
+            buckets[bound] = buckets.get(bound, 0.0) + float(value)
+    below = [int(buckets[bound]) for bound in sorted(buckets)]
+    return Totals(
+        requests=int(requests),
+        failed=int(failed),
+        output_tokens=int(tokens),
+        first_token=tuple(map(int.__sub__, below, [0, *below])) or Totals().first_token,
+    )
+
+
+def _label(series: str, name: str) -> str:
+    # The last one of a series, whose value is from a closed set and so has nothing escaped.
+    return series.rpartition(f'{name}="')[2].partition('"')[0]
 
 
 def _grouped(lines: list[str]) -> list[str]:

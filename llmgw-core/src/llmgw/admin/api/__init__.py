@@ -1,6 +1,17 @@
 """The operations of the admin API, one module per part of the cluster."""
 
-from llmgw.admin.api import access, catalog, debug, feed, fleet, history, status, trust, work
+from llmgw.admin.api import (
+    access,
+    catalog,
+    debug,
+    feed,
+    fleet,
+    history,
+    progress,
+    status,
+    trust,
+    work,
+)
 from llmgw.admin.operations import Operation
 
 __all__ = ["all_operations"]
@@ -13,6 +24,7 @@ def all_operations() -> tuple[Operation, ...]:
         *fleet.OPERATIONS,
         *catalog.OPERATIONS,
         *work.OPERATIONS,
+        *progress.OPERATIONS,
         *history.OPERATIONS,
         *access.OPERATIONS,
         *trust.OPERATIONS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from typing import Annotated
 
 from pydantic import Field
@@ -158,8 +159,10 @@ async def weights(call: Call) -> NodeWeightsReply:
 
 
 async def pull_weights(call: Call) -> Changed:
-    id_, ref = find_node(call).record.id, call.body_as(WeightsRequest).ref
-    await _weight_manager(call).pull_weights(id_, ref)
+    ref = call.body_as(WeightsRequest).ref
+    with _job(call, "weights", ref):
+        id_ = find_node(call).record.id
+        await _weight_manager(call).pull_weights(id_, ref)
     return _done("weights_pulled", id_, ref)
 
 
@@ -170,9 +173,10 @@ async def remove_weights(call: Call) -> Changed:
 
 
 async def install_engine(call: Call) -> Changed:
-    id_, request = find_node(call).record.id, call.body_as(EngineRequest)
-    installer = _engine_installer(call)
-    await installer.install_engine(id_, request.engine, request.version)
+    request = call.body_as(EngineRequest)
+    with _job(call, "engine", f"{request.engine} {request.version}"):
+        id_ = find_node(call).record.id
+        await _engine_installer(call).install_engine(id_, request.engine, request.version)
     return _done("engine_installed", id_, f"{request.engine} {request.version}")
 
 
@@ -180,6 +184,11 @@ async def remove_engine(call: Call) -> Changed:
     id_, engine, version = find_node(call).record.id, call.path("engine"), call.path("version")
     await _engine_installer(call).remove_engine(id_, engine, version)
     return _done("engine_removed", id_, f"{engine} {version}")
+
+
+def _job(call: Call, kind: str, subject: str) -> AbstractContextManager[None]:
+    node, parts = NodeId(call.path("node")), call.parts
+    return parts.jobs.running(node, kind, subject, who=call.caller.name, clock=parts.clock)
 
 
 def _done(kind: str, node: NodeId, what: str) -> Changed:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmgw.admin.api import access, work
+from llmgw.admin.api import access, catalog, work
 from llmgw.admin.operations import Operation
 
 Form = Mapping[str, str]
@@ -20,6 +20,7 @@ class Action:
     operation: Operation
     body: Callable[[Form], dict[str, Any] | None]
     back: str  #: page that is shown afterwards, with the path's own parts filled in
+    is_long: bool = False  #: shown at once, while it goes on: it may take minutes
 
 
 def _find(operations: tuple[Operation, ...], method: str, path: str) -> Operation:
@@ -41,6 +42,18 @@ def _key(form: Form) -> dict[str, Any]:
     return {"name": form.get("name", ""), "models": models or None, "limits": limits}
 
 
+def _engine(form: Form) -> dict[str, Any]:
+    return {name: form.get(name, "").strip() for name in ("engine", "version")}
+
+
+def _weights(form: Form) -> dict[str, Any]:
+    return {"ref": form.get("ref", "").strip()}
+
+
+def _version(form: Form) -> dict[str, Any]:
+    return {"version": form.get("version", "")}
+
+
 _NODE = "/nodes/{node}"
 ACTIONS = (
     Action(
@@ -60,6 +73,26 @@ ACTIONS = (
         operation=_find(work.OPERATIONS, "POST", _NODE + "/drain"),
         body=_reason,
         back=_NODE,
+    ),
+    Action(
+        path=_NODE + "/weights",
+        operation=_find(work.OPERATIONS, "POST", _NODE + "/weights"),
+        body=_weights,
+        back="/progress",
+        is_long=True,
+    ),
+    Action(
+        path=_NODE + "/engines",
+        operation=_find(work.OPERATIONS, "POST", _NODE + "/engines"),
+        body=_engine,
+        back="/progress",
+        is_long=True,
+    ),
+    Action(
+        path="/rollback",
+        operation=_find(catalog.OPERATIONS, "POST", "/rollback"),
+        body=_version,
+        back="/rollouts",
     ),
     Action(
         path="/keys",

@@ -9,13 +9,22 @@ from urllib.parse import parse_qsl, quote
 
 import anyio.to_thread
 import jinja2
+from starlette.background import BackgroundTask
 from starlette.requests import Request as HttpRequest
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from llmgw.admin.audit import record_change
 from llmgw.admin.auth import Authenticator, Caller
-from llmgw.admin.operations import Call, Changed, NoQuery, read_body, read_json, validated
+from llmgw.admin.operations import (
+    Call,
+    Changed,
+    NoQuery,
+    Operation,
+    read_body,
+    read_json,
+    validated,
+)
 from llmgw.admin.pages import texts
 from llmgw.admin.pages.actions import ACTIONS, Action
 from llmgw.admin.pages.playground import ChatRequest, chat
@@ -25,13 +34,17 @@ from llmgw.admin.parts import AdminParts
 from llmgw.admin.replies import error_response, status_of
 from llmgw.domain.secret import Secret
 from llmgw.errors import LlmgwError, RequestError
+from llmgw.logs import get_logger
 from llmgw.store.tokens import Role
+
+log = get_logger(__name__)
 
 ROOT = "/admin"
 _HERE = Path(__file__).parent.parent
 _STATIC = {
     "app.css": "text/css",
     "htmx.min.js": "text/javascript",
+    "live.js": "text/javascript",
     "playground.js": "text/javascript",
     "NOTICE.txt": "text/plain",
 }
@@ -75,6 +88,7 @@ class _Site:
             "mib": texts.mib,
             "blank": texts.blank,
             "number": texts.number,
+            "harmless": texts.harmless,
         }
 
     def page(self, view: View) -> Endpoint:
@@ -90,6 +104,8 @@ class _Site:
                 shown = await view.load(call)
             except LlmgwError as error:
                 return await self._problem(error, caller)
+            if isinstance(shown, Response):
+                return shown
             return await self._render(view.template, caller, title=view.title, **shown)
 
         return show
@@ -108,6 +124,11 @@ class _Site:
                 if operation.body is not None:
                     body = validated(operation.body, action.body(await _form(request)), "form")
                     call = replace(call, body=body)
+                parts = {name: quote(str(value)) for name, value in request.path_params.items()}
+                onward = RedirectResponse(ROOT + action.back.format_map(parts), 303)
+                if action.is_long:
+                    onward.background = BackgroundTask(self._work, operation, call)
+                    return onward
                 answer = await operation.handler(call)
             except LlmgwError as error:
                 return await self._problem(error, caller)
@@ -115,10 +136,19 @@ class _Site:
                 await record_change(self._parts, caller.name, answer)
                 if (secret := getattr(answer.reply, "secret", None)) is not None:
                     return await self._render("secret", caller, title="A new key", secret=secret)
-            parts = {name: quote(str(value)) for name, value in request.path_params.items()}
-            return RedirectResponse(ROOT + action.back.format_map(parts), 303)
+            return onward
 
         return act
+
+    async def _work(self, operation: Operation, call: Call) -> None:
+        """Do what takes minutes; `Jobs` shows that it runs and how it ends."""
+        try:
+            answer = await operation.handler(call)
+        except LlmgwError as error:
+            log.warning("work of an operator failed", what=operation.summary, reason=str(error))
+        else:
+            if isinstance(answer, Changed):
+                await record_change(self._parts, call.caller.name, answer)
 
     async def chat(self, request: HttpRequest) -> Response:
         """Answer the playground's script: a stream, or an error as the API has it."""

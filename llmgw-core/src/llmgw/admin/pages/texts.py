@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmgw.domain.units import format_duration
@@ -38,29 +40,52 @@ def number(value: int) -> str:
     return f"{value:,}".replace(",", "\u202f")
 
 
+def rate(value: float | None) -> str:
+    """Return a figure with as many digits as one reads at a glance."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return seconds in the unit that fits."""
+    if value is None:
+        return "-"
+    return f"{value * 1000:.0f} ms" if value < 10 else f"{value:.1f} s"
+
+
+# Colours and cursor movements of terminals (ECMA-48), and titles of their windows.
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def harmless(line: str) -> str:
+    """Return a line of a log as plain text: no terminal's codes, odd characters made visible.
+
+    What turns text around or hides it would let a line pass for another.
+    """
+    return "".join(map(_visible, _TERMINAL.sub("", line)))
+
+
+def _visible(char: str) -> str:
+    if char == "\t" or (char >= " " and unicodedata.category(char) not in ("Cc", "Cf")):
+        return char
+    code = ord(char)
+    return chr(0x2400 + code) if code < 0x20 else f"\\u{code:04x}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One column of a plot, in the units of its picture."""
+class Piece:
+    """A part of a line, and whether it is what was searched for."""
 
-    x: float
-    y: float
-    width: float
-    height: float
-    label: str
+    text: str
+    found: bool
 
 
-def bars(
-    values: Sequence[tuple[str, float]], *, width: float = 480.0, height: float = 80.0
-) -> Iterable[Bar]:
-    """Return the columns of a plot of labelled values, the highest as high as the picture."""
-    most = max((value for _, value in values), default=0.0) or 1.0
-    step = width / max(1, len(values))
-    for index, (label, value) in enumerate(values):
-        tall = height * value / most
-        yield Bar(
-            x=round(index * step, 2),
-            y=round(height - tall, 2),
-            width=round(step * 0.8, 2),
-            height=round(tall, 2),
-            label=label,
-        )
+def pieces(line: str, wanted: str) -> Iterator[Piece]:
+    """Cut a line at each place where `wanted` is, in any case of letters."""
+    last = 0
+    for match in re.finditer(re.escape(wanted), line, re.IGNORECASE) if wanted else ():
+        yield Piece(text=line[last : match.start()], found=False)
+        yield Piece(text=match.group(), found=True)
+        last = match.end()
+    yield Piece(text=line[last:], found=False)
