@@ -25,11 +25,11 @@ class ModelRoute:
     refusal: Refusal | None = None
     routing: str | None = None
     created: int = 0
+    name: ModelName = field(init=False)
+    """The canonical name: what keys are checked against and what is counted."""
 
-    @property
-    def name(self) -> ModelName:
-        """The canonical name: what keys are checked against and what is counted."""
-        return self.names[0]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.names[0])
 
 
 class Why(StrEnum):

@@ -305,7 +305,9 @@ class RefusedAnswer:
             self._body += data
 
     def end(self) -> None:
-        self._target.engine_refused(self._head.status, self._body, self._head.headers.get(b"retry-after"))
+        self._target.engine_refused(
+            self._head.status, self._body, self._head.headers.get(b"retry-after")
+        )
 
     def is_whole(self) -> bool:
         return True

@@ -28,9 +28,10 @@ from llmgw.router.front import refusals
 from llmgw.router.front.cold import ColdCycle
 from llmgw.router.front.front import Front
 from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, new_request_id, read_head
+from llmgw.router.front.repeated import RepeatedHead
 from llmgw.router.front.upgrade import without_offer
 from llmgw.router.front.vanished import notice_vanished
-from llmgw.router.ingress import Ingress, Request
+from llmgw.router.ingress import Request
 from llmgw.router.keys import KeyGrant
 from llmgw.router.replies import Reply, error_reply
 from llmgw.router.routes import Dialect
@@ -65,13 +66,11 @@ class Connection(asyncio.Protocol):
         "_in_body",
         "_incoming",
         "_is_admitted",
-        "_known",
-        "_known_generation",
-        "_known_grant",
         "_offered",
         "_parser",
         "_peer",
         "_reading_paused",
+        "_repeated",
         "_request",
         "_server",
         "_size",
@@ -102,9 +101,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._incoming: Request | None = None  #: being read
         self._grant: KeyGrant | None = None  #: of the one being read
-        self._known: Request | None = None  #: whose head was read last
-        self._known_grant: KeyGrant | None = None  #: of that head
-        self._known_generation = -1
+        self._repeated: RepeatedHead | None = None  #: which is likely to come again
         self._offered: Request | None = None  #: offers another protocol; to be read again
         self._in_body = False
         self._head_bytes = 0
@@ -162,6 +159,12 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        is_idle = self._request is None and self._incoming is None and not self._waiting
+        if is_idle and (repeated := self._repeated) is not None:
+            body = repeated.body(data)
+            if body is not None and self._is_as_before(repeated, len(body)):
+                self._answer_again(repeated, body)
+                return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -178,7 +181,33 @@ class Connection(asyncio.Protocol):
         if incoming is not None and not self._deaf:
             self._read_on(incoming, len(data))
         if self._waiting and not self._advancing:
+            if is_idle and not self._deaf:
+                self._repeated = self._remembered(data)
             self._advance()
+
+    def _remembered(self, data: bytes) -> RepeatedHead | None:
+        """Return the head of the one request that waits, if all of it was in this read."""
+        request, grant = cast("tuple[Request, KeyGrant | None]", self._waiting[0])
+        ingress = self._front.ingress
+        if grant is None or ingress is None or grant.key.expires_at is not None:
+            return None
+        return RepeatedHead.of(data, request, grant, ingress.keys.generation)
+
+    def _is_as_before(self, repeated: RepeatedHead, length: int) -> bool:
+        """Say whether nothing has changed that this head was once judged by."""
+        front = self._front
+        return (
+            front.ingress is not None
+            and repeated.generation == front.ingress.keys.generation
+            and length <= front.limits.body_bytes
+            and not self._closing
+        )
+
+    def _answer_again(self, repeated: RepeatedHead, body: bytes) -> None:
+        request = repeated.request
+        request.body = body
+        request.request_id = request.given_id or new_request_id()
+        self._answer(request, repeated.grant)
 
     def _read_without_upgrade(self, rest: bytes) -> None:
         """Read a request that offers another protocol as if it did not.
@@ -268,7 +297,6 @@ class Connection(asyncio.Protocol):
             return  # trailers are dropped: nothing may pass as a header that was not checked
         name = name.lower()
         if name == b"content-length":
-            # Apart from the others, which on most connections are the same every time.
             incoming.length = int(value)
             return
         headers = incoming.headers
@@ -290,18 +318,7 @@ class Connection(asyncio.Protocol):
             return
         incoming.keep_alive = parser.should_keep_alive()
         incoming.path, _, incoming.query = incoming.target.partition(b"?")
-        known = self._known
-        if (
-            known is not None
-            and known.headers == incoming.headers
-            and known.is_http11 is incoming.is_http11
-        ):
-            incoming.take_head(known)
-            refusal = None
-        else:
-            refusal = read_head(incoming)
-            self._known = incoming if refusal is None else None
-            self._known_grant = None
+        refusal = read_head(incoming)
         incoming.request_id = incoming.given_id or new_request_id()
         refusal = refusal or self._refusal_by_head(incoming)
         if refusal is not None:
@@ -319,23 +336,12 @@ class Connection(asyncio.Protocol):
         if route is not None and incoming.method == b"POST" and front.ingress is not None:
             incoming.route = route
             try:
-                self._grant = self._authorised(incoming, front.ingress)
+                self._grant = front.ingress.authorise(incoming)
             except RequestError as error:
                 return error
         if incoming.expects_continue and self._exchange is None and self.transport is not None:
             self.transport.write(_CONTINUE)
         return None
-
-    def _authorised(self, incoming: Request, ingress: Ingress) -> KeyGrant:
-        """Return the grant of the request's key; what the same head was granted is remembered
-        until keys change, for keys that do not expire."""
-        grant = self._known_grant
-        if grant is None or self._known_generation != ingress.generation:
-            grant = ingress.authorise(incoming)
-            if grant.key.expires_at is None:
-                self._known_grant = grant
-                self._known_generation = ingress.generation
-        return grant
 
     def on_message_complete(self) -> None:
         incoming, self._incoming = self._incoming, None

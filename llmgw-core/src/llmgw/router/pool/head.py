@@ -23,7 +23,7 @@ class AnswerHead:
         self.content_type = headers.get(b"content-type", b"")
         self.coding = headers.get(b"content-encoding", b"")
         self.is_chunked = b"transfer-encoding" in headers
-        self.shown: bytes | None = None  #: what clients see of it, once somebody has worked that out
+        self.shown: bytes | None = None  #: what clients see of it, once worked out
 
     @property
     def is_framed(self) -> bool:
