@@ -15,6 +15,7 @@ import httptools
 
 from llmgw.domain.ids import EndpointId
 from llmgw.router.pool.head import AnswerHead
+from llmgw.router.pool.unreached import notice_unreached
 
 READ_HIGH = 256 * 1024
 READ_LOW = 64 * 1024
@@ -155,6 +156,7 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        notice_unreached(transport)
 
     def pause_writing(self) -> None:
         self._paused = True
