@@ -31,7 +31,7 @@ Figures = Callable[..., None]
 
 
 @pytest.fixture
-def cluster(make_fleet: Callable[..., Fleet], database: str) -> Fleet:
+def cluster(database: str, make_fleet: Callable[..., Fleet]) -> Fleet:
     fleet = make_fleet(store_url=database)
     models = [fleet.model("m", replicas=4, tokens=TOKENS, token_delay=0.5)]
     for _ in range(2):

@@ -117,7 +117,7 @@ class Faults:
 
 @pytest.mark.timeout(SOAK_S + 600)
 def test_random_faults_under_load_leave_nothing_behind(
-    make_fleet: Callable[..., Fleet], database: str, figures: Figures
+    database: str, make_fleet: Callable[..., Fleet], figures: Figures
 ) -> None:
     """F32: soak, L for 1 h with a random fault each 20 s."""
     fleet = make_fleet(store_url=database)

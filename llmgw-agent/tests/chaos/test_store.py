@@ -37,7 +37,7 @@ def relay(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 @pytest.fixture
-def cluster(make_fleet: Callable[..., Fleet], database: str, relay: SocketRelay) -> Fleet:
+def cluster(database: str, relay: SocketRelay, make_fleet: Callable[..., Fleet]) -> Fleet:
     url = sa.make_url(database).update_query_dict({"host": str(relay.listen.parent)})
     fleet = make_fleet(store_url=url.render_as_string(hide_password=False))
     models = [fleet.model("m", replicas=2, tokens=20, token_delay=0.5)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -186,6 +187,9 @@ class Fleet:
     def __init__(self, home: Path, *, store_url: str | None = None) -> None:
         self.home = home
         self._store_url = store_url
+        # So that the engines of several fleets on one machine do not meet.
+        first = 20000 + 50 * secrets.randbelow(200)
+        self._ports = (first, first + 49)
         self._members: list[Member] = []
         self.servers: list[Server] = []
         self.routers: list[Router] = []
@@ -229,7 +233,12 @@ class Fleet:
     ) -> Server:
         document: dict[str, Any] = {
             "models": list(models),
-            "control": {"settle": "5s", "enabled": "on", **(control or {})},
+            "control": {
+                "settle": "5s",
+                "enabled": "on",
+                "port_range": self._ports,
+                **(control or {}),
+            },
             "auth": {"admin_token_file": str(self.home / "admin.token"), "api_keys": "off"},
             "cluster_secret": _SECRET,
             **settings,
