@@ -38,7 +38,8 @@ async def test_health_is_open_and_readiness_follows_the_table_and_the_drain(
     start_router: Any,
 ) -> None:
     router = await start_router(keys_open=False)
-    assert (await router.ask(get("/healthz"))).status == 200
+    for path in ("/healthz", "/health"):
+        assert (await router.ask(get(path))).status == 200
     assert (await router.ask(get("/readyz"))).status == 503
     ready = await start_router("http://127.0.0.1:1", keys_open=False)
     assert (await ready.ask(get("/readyz"))).status == 200

@@ -121,6 +121,14 @@ COLD: tuple[Route, ...] = (
         scope=None,
         operation="health",
     ),
+    # Where engines have it, and load tests and clients written for them look first.
+    Route(
+        path="/health",
+        methods=("GET", "HEAD"),
+        model=ModelPlace.NONE,
+        scope=None,
+        operation="health",
+    ),
     Route(
         path="/readyz",
         methods=("GET", "HEAD"),
