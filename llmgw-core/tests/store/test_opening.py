@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 
 from llmgw.domain.secret import Secret
 from llmgw.errors import ConfigError, NotAvailable, StoreUnavailable
-from llmgw.store import Store, open_store
+from llmgw.store import Store, backup_store, open_store
 from llmgw.store.database import connect, parse_url
 from llmgw.store.migrate import migrate, stored_version
 from llmgw.store.schema import SCHEMA_VERSION, metadata
@@ -110,21 +110,21 @@ def test_a_sound_store_has_nothing_to_complain_of(store: Store) -> None:
 
 
 @sqlite_only
-def test_a_backup_is_a_store_of_its_own(store: Store, tmp_path: Path) -> None:
+def test_a_backup_is_a_store_of_its_own(store: Store, store_url: str, tmp_path: Path) -> None:
     store.events.add("node_lost", "node gpu-01", "gone")
-    target = tmp_path / "backup.db"
-    store.backup(target)
+    target, state_dir = tmp_path / "backup.db", tmp_path / "state"
+    backup_store(store_url, state_dir=state_dir, target=target)
     with pytest.raises(ConfigError, match="exists already"):
-        store.backup(target)
-    copy = open_store(f"sqlite:///{target}", state_dir=tmp_path / "state", clock=FakeClock())
+        backup_store(store_url, state_dir=state_dir, target=target)
+    copy = open_store(f"sqlite:///{target}", state_dir=state_dir, clock=FakeClock())
     assert [event.kind for event in copy.events.list()] == ["node_lost"]
     copy.close()
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_a_backup_of_postgres_is_left_to_its_own_tool(store: Store, tmp_path: Path) -> None:
+def test_a_backup_of_postgres_is_left_to_its_own_tool(store_url: str, tmp_path: Path) -> None:
     with pytest.raises(NotAvailable, match="pg_dump"):
-        store.backup(tmp_path / "backup")
+        backup_store(store_url, state_dir=tmp_path, target=tmp_path / "backup")
 
 
 def test_a_file_of_something_else_is_one_clear_error(tmp_path: Path) -> None:

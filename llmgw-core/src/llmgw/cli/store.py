@@ -14,7 +14,7 @@ from llmgw.clock import SystemClock
 from llmgw.config.loading import Loaded, load_server
 from llmgw.domain.secret import Secret
 from llmgw.errors import PermanentError
-from llmgw.store import Store, open_store
+from llmgw.store import Store, backup_store, open_store
 
 
 @click.group()
@@ -33,7 +33,7 @@ def store(
 ) -> None:
     """Look after the database of a server.
 
-    A SQLite store has one owner: stop the server first.
+    A SQLite store has one owner: stop the server first, except for `backup`.
     """
     logs.configure()
     given = {"state_dir": state_dir, "store.url": store_url}
@@ -58,14 +58,13 @@ def migrate(loaded: Loaded) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.pass_obj
 def backup(loaded: Loaded, file: Path) -> None:
-    """Write a consistent copy of a SQLite store to FILE.
+    """Write a consistent copy of a SQLite store to FILE, also while its server runs.
 
     \b
     Example:
         llmgw store backup llmgw-backup.db
     """
-    with _opened(loaded) as opened:
-        opened.backup(file)
+    backup_store(loaded.settings.store.url, state_dir=loaded.state_dir, target=file)
     click.echo(f"written to {file}")
 
 

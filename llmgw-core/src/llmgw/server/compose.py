@@ -16,6 +16,7 @@ from importlib import metadata
 from typing import TypeVar
 
 from llmgw.clock import Clock
+from llmgw.config.addresses import Address
 from llmgw.config.loading import Loaded
 from llmgw.config.server import ServerSettings
 from llmgw.contracts.dispatch import Dispatcher, DispatcherContext
@@ -172,7 +173,7 @@ def _fleet(
         weight_sources=registry.weight_sources,
         dispatcher=dispatcher,
         lease_store=_lease_store(settings, registry, store),
-        holder=server_name(),
+        holder=_holder(settings),
         endpoint_sinks=[endpoints],
         catalog_sinks=[router, feed],
         sinks=tuple(registry.sinks(settings.plugins).objects.values()),
@@ -256,6 +257,16 @@ def models_by_file(loaded: Loaded) -> ModelsByFile:
 def server_name() -> str:
     """Return what this process calls itself, to operators and as a candidate to lead."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _holder(settings: ServerSettings) -> str:
+    """Return how other servers name this one to operators while it leads: with where to go."""
+    admin = Address.parse(settings.admin_listen)
+    if not admin.port:
+        return server_name()  # the system chooses it, which is for tests
+    host = socket.gethostname() if admin.host in ("0.0.0.0", "::") else admin.host
+    scheme = "https" if settings.tls.certificate else "http"
+    return f"{server_name()} at {scheme}://{Address(host, admin.port)}"
 
 
 def _chosen(supplied: Supplied[T], name: str, setting: str) -> T:

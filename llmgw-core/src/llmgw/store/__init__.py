@@ -4,7 +4,8 @@ What runs is not here: nodes report it. One small repository per table; everythi
 one thread with a deadline (`database`), and SQL stays inside this room.
 """
 
+from llmgw.store.copying import backup_store
 from llmgw.store.following import Follower, Listeners
 from llmgw.store.store import Store, open_store
 
-__all__ = ["Follower", "Listeners", "Store", "open_store"]
+__all__ = ["Follower", "Listeners", "Store", "backup_store", "open_store"]

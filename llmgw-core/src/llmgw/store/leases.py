@@ -90,7 +90,7 @@ class LeaseRow:
         )
         leader = connection.execute(query_leader).scalar()
         raise NotLeader(
-            f"this server does not lead; {leader} does"
+            f"this server does not lead; {leader} does: send the change there"
             if leader
             else "no server leads at the moment; try again in a few seconds",
             leader=leader,

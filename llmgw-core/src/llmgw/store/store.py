@@ -13,10 +13,10 @@ from anyio.abc import TaskStatus
 
 from llmgw.clock import Clock
 from llmgw.domain.secret import Secret
-from llmgw.errors import ConfigError, NotAvailable, Problem, StoreUnavailable
+from llmgw.errors import ConfigError, Problem, StoreUnavailable
 from llmgw.logs import get_logger
 from llmgw.store.catalog import CatalogRepository
-from llmgw.store.database import Database, connect, parse_url, take_exclusively, translated
+from llmgw.store.database import Database, connect, parse_url, take_exclusively
 from llmgw.store.events import EventRepository
 from llmgw.store.keys import KeyRepository
 from llmgw.store.learned import LearnedFigures
@@ -125,27 +125,6 @@ class Store:
     def schema_version(self) -> str | None:
         """Return the version of the tables."""
         return self._database.read(stored_version)
-
-    def backup(self, path: Path) -> None:
-        """Write a consistent copy of a SQLite store while it is in use.
-
-        Raises NotAvailable on PostgreSQL, ConfigError if `path` exists.
-        """
-        if not self._database.is_sqlite:
-            raise NotAvailable("this store is on PostgreSQL; use pg_dump for a backup")
-        if path.exists():
-            raise ConfigError(
-                str(path), [Problem(path="", message="exists already; name a new file")]
-            )
-
-        def work() -> None:
-            with translated(), self._database.engine.connect() as connection:
-                raw = connection.connection.dbapi_connection
-                if raw is not None:
-                    raw.execute("VACUUM INTO ?", (str(path),))
-            path.chmod(0o600)
-
-        self._database.call(work)
 
     def bump_epoch(self) -> int:
         """Move past every epoch that a node may know: after a restore. Returns the new term."""
