@@ -9,14 +9,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-ROWS = [
-    line
-    for line in (ROOT / "docs" / "behaviours.md").read_text().splitlines()
-    if line.startswith("| ") and not line.startswith(("| promise", "| ---"))
-]
 
 
-@pytest.mark.parametrize("row", ROWS)
+def rows_of(page: str) -> list[str]:
+    return [
+        line
+        for line in (ROOT / "docs" / page).read_text().splitlines()
+        if line.startswith("| ") and not line.startswith(("| promise", "| case", "| ---"))
+    ]
+
+
+ROWS = rows_of("behaviours.md")
+CASES = rows_of("cases.md")
+
+
+@pytest.mark.parametrize("row", [*ROWS, *(row for row in CASES if "| not yet |" not in row)])
 def test_a_promise_names_tests_that_exist(row: str) -> None:
     named = re.findall(r"`(core|agent):([\w/]+\.py)::(test_\w+)`", row)
     assert named, "no test is named"
@@ -32,3 +39,7 @@ def test_a_promise_names_tests_that_exist(row: str) -> None:
 
 def test_no_promise_was_lost() -> None:
     assert len(ROWS) >= 48
+
+
+def test_every_case_has_its_row() -> None:
+    assert sorted(row[2:6] for row in CASES) == [f"C{number:03}" for number in range(1, 71)]
