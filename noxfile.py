@@ -179,6 +179,13 @@ def soak(session: nox.Session) -> None:
     _slow(session, "chaos/test_soak.py", env={"LLMGW_SOAK_S": seconds})
 
 
+@nox.session
+def loadtest(session: nox.Session) -> None:
+    """A load test made for engines (guidellm) against `llmgw up`. Installs some gigabytes."""
+    install(session, tools="loadtest")
+    _slow(session, "loadtest")
+
+
 def _slow(session: nox.Session, suite: str, *, env: dict[str, str] | None = None) -> None:
     folder = f"llmgw-agent/tests/{suite}"
     session.run("pytest", "-m", "slow", "--timeout=1200", folder, *session.posargs, env=env)
