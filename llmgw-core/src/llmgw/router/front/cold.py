@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import unquote
 
+from starlette.requests import ClientDisconnect
+
 from llmgw.errors import RequestError
 from llmgw.logs import get_logger
 from llmgw.router.forward import Client
@@ -26,6 +28,10 @@ Application = Callable[..., Awaitable[None]]
 
 class ColdClient(Client, Protocol):
     """The connection, as an ASGI cycle sees it."""
+
+
+class _ClientLeft(OSError):
+    """What an ASGI server raises from `send`; Starlette makes it its own ClientDisconnect."""
 
 
 class ColdCycle:
@@ -61,6 +67,8 @@ class ColdCycle:
         """Call the application, and answer for it where it fails."""
         try:
             await self._app(self._scope(transport), self._receive, self._send)
+        except (_ClientLeft, ClientDisconnect):
+            pass  # which is the client's right, and no fault to write down
         except Exception:
             log.exception("request failed", path=self._request.path.decode("latin-1"))
         if self._complete or self._left.is_set():
@@ -121,7 +129,7 @@ class ColdCycle:
     async def _send(self, message: Message) -> None:
         if self._left.is_set():
             # Raised, so that a handler that streams for ever does not go on for nobody.
-            raise OSError("the client left")
+            raise _ClientLeft("the client left")
         if message["type"] == "http.response.start":
             self._start = message
             return
