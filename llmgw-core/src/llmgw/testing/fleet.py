@@ -191,6 +191,7 @@ class Fleet:
         first = 20000 + 50 * secrets.randbelow(200)
         self._ports = (first, first + 49)
         self._members: list[Member] = []
+        self._made = 0  #: servers, those included that a test has dropped
         self.servers: list[Server] = []
         self.routers: list[Router] = []
         self.agents: list[Agent] = []
@@ -246,8 +247,9 @@ class Fleet:
         if self._store_url:
             document["store"] = {"url": self._store_url}
         made = Server(
-            self, f"server-{len(self.servers)}", host=host, prefix=prefix, document=document
+            self, f"server-{self._made}", host=host, prefix=prefix, document=document
         )
+        self._made += 1
         self.servers.append(made)
         self._members.append(made)
         made.start()
