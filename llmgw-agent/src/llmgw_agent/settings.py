@@ -102,6 +102,9 @@ class AgentSettings(Section):
     """Fabric labels that cannot be detected, e.g. `{ib: rail-group-1}`."""
     data_address: Annotated[str, AfterValidator(_address)] = "127.0.0.1"
     """IP that engines bind, and where routers and other nodes reach them."""
+    engine_firewall: bool = False
+    """A firewall lets only routers and the fleet's nodes reach engines' ports. Without it, off
+    loopback, engines whose sleep endpoints have no key are stopped instead of put to sleep."""
     join: SecretStr | None = None
     """Join token, or `@FILE` with one."""
     rejoin: bool = False
@@ -120,6 +123,11 @@ class AgentSettings(Section):
     log: LogSettings = LogSettings()
     plugins: Mapping[str, object] = {}
     """Sections of plugins by name."""
+
+    @property
+    def guards_engines(self) -> bool:
+        """Whether only this machine or routers reach the engines."""
+        return self.engine_firewall or ipaddress.ip_address(self.data_address).is_loopback
 
 
 def load_agent(

@@ -128,6 +128,14 @@ class DyingHands:
         with self._around("clear"):
             return await self._real.clear(life)
 
+    async def fall_asleep(self, life: Life, level: int) -> None:
+        with self._around("fall asleep"):
+            await self._real.fall_asleep(life, level)
+
+    async def wake_up(self, life: Life) -> None:
+        with self._around("wake up"):
+            await self._real.wake_up(life)
+
     async def mark_ready(self, life: Life) -> None:
         with self._around("mark ready"):
             await self._real.mark_ready(life)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmgw.domain.commands import DrainShard, StartShard, StopShard
+from llmgw.domain.commands import DrainShard, SleepShard, StartShard, StopShard, WakeShard
 from llmgw.domain.ids import DeviceId, NodeId, SessionId, ShardId
 from llmgw.domain.nodes import Device
 from llmgw.domain.replicas import FailureCause, ShardState
@@ -101,6 +101,8 @@ DOWN = (
     StartShard,
     DrainShard,
     StopShard,
+    SleepShard,
+    WakeShard,
     BulkRequest,
     Unsupported,
 )

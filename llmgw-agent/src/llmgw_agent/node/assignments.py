@@ -28,6 +28,7 @@ class Intent(StrEnum):
 
     RUN = "run"
     DRAIN = "drain"  #: goes on running, takes no new request
+    SLEEP = "sleep"  #: gives its device memory back, keeps its process
     STOP = "stop"  #: stays listed until nothing of it is left
 
 
@@ -39,6 +40,7 @@ class Assigned:
     epoch: Epoch  #: of the newest command applied to it
     intent: Intent = Intent.RUN
     grace_s: float | None = None  #: of the stop; None: the engine's own
+    sleep_level: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

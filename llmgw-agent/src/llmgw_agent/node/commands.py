@@ -15,8 +15,16 @@ from typing import assert_never
 import msgspec
 from pydantic import ValidationError
 
-from llmgw.contracts.engine import EngineAdapter
-from llmgw.domain.commands import Command, DrainShard, ShardSpec, StartShard, StopShard
+from llmgw.contracts.engine import EngineAdapter, Sleeps
+from llmgw.domain.commands import (
+    Command,
+    DrainShard,
+    ShardSpec,
+    SleepShard,
+    StartShard,
+    StopShard,
+    WakeShard,
+)
 from llmgw.domain.ids import DeviceId, NodeId, ShardId, safe_name_problem
 from llmgw.domain.nodes import Device, DeviceHealth
 from llmgw.domain.reports import Rejection
@@ -43,10 +51,11 @@ class CommandHandler:
         devices: Callable[[], tuple[Device, ...]],
         weights_problem: Callable[[str], str | None],
         address: str,
+        guarded: bool,
     ) -> None:
         """devices: as last seen. weights_problem: why a ref can never be fetched here.
 
-        address: the IP that engines bind.
+        address: the IP that engines bind. guarded: only this machine or routers reach it.
         """
         self._node = node
         self._assignments = assignments
@@ -54,6 +63,7 @@ class CommandHandler:
         self._devices = devices
         self._weights_problem = weights_problem
         self._address = address
+        self._guarded = guarded
         self._leaving = False
 
     def leave(self) -> None:
@@ -75,6 +85,10 @@ class CommandHandler:
                         self._redirect(command, Intent.DRAIN)
                     case StopShard():
                         self._redirect(command, Intent.STOP, grace_s=command.grace_s)
+                    case SleepShard():
+                        refusal = self._sleep(command)
+                    case WakeShard():
+                        refusal = self._wake(command)
                     case _:
                         assert_never(command)
             except DiskFull as error:
@@ -110,7 +124,12 @@ class CommandHandler:
         return None
 
     def _redirect(
-        self, command: DrainShard | StopShard, intent: Intent, *, grace_s: float | None = None
+        self,
+        command: DrainShard | StopShard | SleepShard | WakeShard,
+        intent: Intent,
+        *,
+        grace_s: float | None = None,
+        sleep_level: int | None = None,
     ) -> None:
         known = self._assignments.get(command.shard)
         if known is None:
@@ -119,10 +138,53 @@ class CommandHandler:
         # A drain that arrives after the stop must not bring the shard back.
         intent = Intent.STOP if known.intent is Intent.STOP else intent
         self._assignments.put(
-            replace(known, epoch=command.epoch, intent=intent, grace_s=grace_s or known.grace_s)
+            replace(
+                known,
+                epoch=command.epoch,
+                intent=intent,
+                grace_s=grace_s or known.grace_s,
+                sleep_level=sleep_level or known.sleep_level,
+            )
         )
         if known.intent is not intent:
             log.info("shard ordered", shard=command.shard, order=intent)
+
+    def _sleep(self, command: SleepShard) -> tuple[str, str] | None:
+        known = self._assignments.get(command.shard)
+        if known is not None:
+            adapter = self._adapters.get(known.spec.engine)
+            if not isinstance(adapter, Sleeps) or not adapter.sleep_requests(
+                known.spec, command.level
+            ):
+                return "sleep_unsupported", (
+                    f"{known.spec.engine} cannot sleep at level {command.level} with these options"
+                )
+            if adapter.traits.sleep_is_open and not self._guarded:
+                return "sleep_unsafe", (
+                    f"whoever reaches {self._address} could order {known.spec.engine} to sleep: "
+                    "keep strangers off with the firewall and set engine_firewall"
+                )
+        self._redirect(command, Intent.SLEEP, sleep_level=command.level)
+        return None
+
+    def _wake(self, command: WakeShard) -> tuple[str, str] | None:
+        known = self._assignments.get(command.shard)
+        if known is not None and known.intent is Intent.SLEEP:
+            owners = self._device_owners()
+            for device in known.spec.devices:
+                if device in owners:
+                    return "device_busy", f"device {device} belongs to shard {owners[device]}"
+        self._redirect(command, Intent.RUN)
+        return None
+
+    def _device_owners(self) -> dict[DeviceId, ShardId]:
+        """Return whose each device is; a shard that is to sleep lends its own."""
+        return {
+            device: other.spec.id
+            for other in self._assignments.all().values()
+            if other.intent is not Intent.SLEEP
+            for device in other.spec.devices
+        }
 
     def _unfit(self, spec: ShardSpec) -> tuple[str, str] | None:
         if problem := safe_name_problem(spec.id):
@@ -153,11 +215,7 @@ class CommandHandler:
 
     def _device_problem(self, spec: ShardSpec) -> tuple[str, str] | None:
         present = {device.id: device for device in self._devices()}
-        owners: dict[DeviceId, ShardId] = {
-            device: other.spec.id
-            for other in self._assignments.all().values()
-            for device in other.spec.devices
-        }
+        owners = self._device_owners()
         for wanted in spec.devices:
             if wanted in owners:
                 return "device_busy", f"device {wanted} belongs to shard {owners[wanted]}"

@@ -24,6 +24,7 @@ from llmgw_agent.node.looker import Looker
 from llmgw_agent.node.race import first_of
 from llmgw_agent.node.shardfolder import LaunchRecord, ShardFolder
 from llmgw_agent.node.shards import Life, Looked
+from llmgw_agent.node.sleeper import Sleeper
 
 _WORD_LIMIT_S = 2.0  # from an end that was seen to the shim's word about it
 _START_LIMIT_S = 15.0
@@ -40,6 +41,7 @@ class TakenOver:
     remains: Remains
     record: LaunchRecord | None
     was_ready: bool = False  #: the incarnation that runs has been ready
+    asleep: bool = False  #: it sleeps, or is on its way there or back
     failure: Failure | None = None  #: why it ended, if it did
 
 
@@ -83,6 +85,14 @@ class Hands(Protocol):
         """Leave no process and no device memory behind; False if that cannot be done."""
         ...
 
+    async def fall_asleep(self, life: Life, level: int) -> None:
+        """Return once the engine sleeps and its device memory is back. Raises StepFailed."""
+        ...
+
+    async def wake_up(self, life: Life) -> None:
+        """Return once the engine has its memory again. Raises StepFailed."""
+        ...
+
     async def mark_ready(self, life: Life) -> None:
         """Keep on disk that this incarnation has been ready."""
         ...
@@ -103,6 +113,7 @@ class NodeHands:
         self._launcher = Launcher(host=host, folder=folder)
         self._looker = Looker(host=host)
         self._ender = Ender(host=host)
+        self._sleeper = Sleeper(host=host, folder=folder)
         self.incarnation = Incarnation(
             cookie=host.cookie(assigned.spec.id),
             log=EngineLog(folder.logs),
@@ -123,6 +134,7 @@ class NodeHands:
             remains=remains,
             record=record,
             was_ready=record is not None and self._folder.was_ready(record.run),
+            asleep=record is not None and self._folder.sleep(record.run) is not None,
             failure=await self._explain(Life(spec=spec)) if ended else None,
         )
 
@@ -229,6 +241,14 @@ class NodeHands:
             self.incarnation.state = None
             self.incarnation.known = frozenset()
         return cleared
+
+    async def fall_asleep(self, life: Life, level: int) -> None:
+        await self._sleeper.fall_asleep(
+            self.incarnation, life.spec, adapter=self._adapter(life), level=level
+        )
+
+    async def wake_up(self, life: Life) -> None:
+        await self._sleeper.wake_up(self.incarnation, life.spec, adapter=self._adapter(life))
 
     async def mark_ready(self, life: Life) -> None:
         await anyio.to_thread.run_sync(self._folder.mark_ready, life.incarnation)

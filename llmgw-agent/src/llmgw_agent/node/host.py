@@ -58,6 +58,7 @@ class Host:
     table: RecentTable  #: of processes, for looks
     lock_folder: Path  #: host-wide, one lock file per device
     environment: Mapping[str, str]  #: the agent's own
+    guarded: bool = True  #: only this machine or routers reach the engines
     cgroups: Path | None = None  #: a cgroup that was delegated to the agent
 
     def cookie(self, shard: ShardId) -> str:

@@ -19,7 +19,8 @@ from llmgw_agent.node.hardware.watch import DeviceWatch
 from llmgw_agent.settings import AgentSettings
 
 _READ_EVERY_S = 10.0
-CAPABILITIES = frozenset({"start", "stop", "drain", "logs", "weights", "engines"})
+CAPABILITIES = frozenset({"start", "stop", "drain", "logs", "weights", "engines", "sleep"})
+GUARDED = "guarded"  #: only this machine or routers reach the engines
 
 
 class Inventory:
@@ -93,6 +94,6 @@ class Inventory:
             devices=self._devices.devices,
             engines=self._engines,
             weights=self._weights(),
-            capabilities=CAPABILITIES,
+            capabilities=CAPABILITIES | ({GUARDED} if settings.guards_engines else set()),
             leaving=self._leaving,
         )

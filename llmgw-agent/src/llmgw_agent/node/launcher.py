@@ -66,6 +66,7 @@ class Launcher:
                 folder=self._folder,
                 key=Secret(into.secret),
                 address=self._host.address,
+                guarded=self._host.guarded,
                 device_indices=tuple(devices[item].index for item in spec.devices),
                 cookie=into.cookie,
                 lock_folder=self._host.lock_folder,

@@ -46,6 +46,12 @@ _WARM_LOOKS_S = (0.1, 1.0)  # between looks at a loading engine: at first, and a
 _SERVING_LOOK_S = 5.0
 _REPORT_PROGRESS_S = 1.0
 _DISK_RETRY_S = 5.0
+_TIMELINE = {
+    Phase.ENDING: "engine stopping",
+    Phase.DONE: "engine stopped",
+    Phase.SLEEPING: "engine sleeps",
+    Phase.WAKING: "engine waking",
+}
 
 
 class Voice(Protocol):
@@ -156,6 +162,22 @@ class Runner:
             case Phase.WARMING | Phase.SERVING:
                 return await first_of(
                     self._wait_ordered, lambda: self._wait_ended(life), lambda: self._look(life)
+                )
+            case Phase.DOZING:
+                self._voice.measured(life.spec.id, None)
+                level = self._assigned.sleep_level
+                return await first_of(
+                    self._wait_ordered,
+                    lambda: self._wait_ended(life),
+                    lambda: self._step(self._hands.fall_asleep(life, level)),
+                )
+            case Phase.SLEEPING:
+                return await first_of(self._wait_ordered, lambda: self._wait_ended(life))
+            case Phase.WAKING:
+                return await first_of(
+                    self._wait_ordered,
+                    lambda: self._wait_ended(life),
+                    lambda: self._step(self._hands.wake_up(life)),
                 )
             case Phase.ENDING:
                 await self._hands.end(life, self._assigned)
@@ -275,10 +297,8 @@ class Runner:
             )
         elif life.phase is Phase.SERVING:
             log.info("engine ready", shard=shard, pid=self._pid(), incarnation=life.incarnation)
-        elif life.phase in (Phase.ENDING, Phase.DONE):
-            log.info(
-                "engine stopping" if life.phase is Phase.ENDING else "engine stopped", shard=shard
-            )
+        elif (event_name := _TIMELINE.get(life.phase)) is not None:
+            log.info(event_name, shard=shard)
         elif isinstance(event, Looked) and life.failure is not before.failure and life.failure:
             log.warning("engine given up", shard=shard, reason=life.failure.message)
 
@@ -307,6 +327,7 @@ def _found(taken: TakenOver) -> Found:
     return Found(
         runs=taken.remains is Remains.RUNNING,
         was_ready=taken.was_ready,
+        asleep=taken.asleep,
         ended=taken.failure,
         incarnation=record.run,
         restarts=record.restarts,

@@ -4,6 +4,7 @@ spec.json  launch, by the agent      state.json  the engine runs, by the shim
 lock       held by the shim          exit.json   nothing of it is left, by the shim
 key        the engine's API key      ready.json  this incarnation has been ready, by the agent
 log/       output                    tmp/        the engine's scratch, emptied at each start
+asleep.json  the engine sleeps, or is on its way there or back, by the agent
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class ShimState:
     pid: int
     start_time: int
     main_exit: int | None = None  #: exit code of the main process, whose tree may live on
+    lent: bool | None = None  #: the locks of its devices; None: of a shim that cannot lend
 
     @property
     def main(self) -> Process:
@@ -80,6 +82,15 @@ class ShimState:
     @property
     def shim(self) -> Process:
         return Process(self.shim_pid, self.shim_start_time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleep:
+    """`asleep.json`: written before the engine is told, so that no agent takes it for awake."""
+
+    run: int
+    level: int
+    verified: bool  #: its memory was seen to come back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +130,7 @@ class ShardFolder:
             self._prepare(record)
 
     def _prepare(self, record: LaunchRecord) -> None:
-        for name in ("state.json", "exit.json", "ready.json"):
+        for name in ("state.json", "exit.json", "ready.json", "asleep.json"):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(mode=0o700, exist_ok=True)
@@ -142,6 +153,18 @@ class ShardFolder:
 
     def was_ready(self, run: int) -> bool:
         return self._read("ready.json", int) == run
+
+    def mark_asleep(self, sleep: Sleep) -> None:
+        """Note how far the engine is on its way to sleep."""
+        write_atomically(self.path / "asleep.json", msgspec.json.encode(sleep))
+
+    def mark_awake(self) -> None:
+        (self.path / "asleep.json").unlink(missing_ok=True)
+
+    def sleep(self, run: int) -> Sleep | None:
+        """Return how this incarnation sleeps; None: it is awake."""
+        found = self._read("asleep.json", Sleep)
+        return found if found is not None and found.run == run else None
 
     def record(self) -> LaunchRecord | None:
         return self._read("spec.json", LaunchRecord)

@@ -7,6 +7,8 @@
                                  │
                                  └──▶ done (stopped) · halted (failed, not ours to restart)
 
+    serving ─▶ dozing ─▶ sleeping ─▶ waking ─▶ warming    an engine's own sleep, and back
+
 The phase *is* the action: the shell does what the phase names and returns with an event. No
 clock, no I/O: `now` is an argument, and so is the seed of the jitter.
 """
@@ -42,6 +44,9 @@ class Phase(StrEnum):
     LAUNCHING = "launching"
     WARMING = "warming"  #: looks until the engine has answered one request
     SERVING = "serving"  #: looks from time to time
+    DOZING = "dozing"  #: tells the engine to sleep, waits until its device memory is back
+    SLEEPING = "sleeping"  #: waits for an order, or for the engine's end
+    WAKING = "waking"  #: tells the engine to wake
     ENDING = "ending"  #: stop signal, then the grace
     CLEARING = "clearing"  #: kills the tree, waits until device memory is back
     HALTED = "halted"  #: nothing runs; somebody else decides
@@ -95,6 +100,7 @@ class Found:
 
     runs: bool = False  #: its engine is proven to run
     was_ready: bool = False
+    asleep: bool = False  #: or on its way there or back
     ended: Failure | None = None
     incarnation: int = 0
     restarts: int = 0
@@ -154,8 +160,11 @@ _NEXT = {
     Phase.LAUNCHING: Phase.WARMING,
     Phase.WARMING: Phase.SERVING,
     Phase.ENDING: Phase.CLEARING,
+    Phase.DOZING: Phase.SLEEPING,
+    Phase.WAKING: Phase.WARMING,
 }
 _BEFORE_LAUNCH = (Phase.WAITING, Phase.RESOLVING, Phase.FETCHING, Phase.HALTED)
+_ENGINE_RUNS = (Phase.WARMING, Phase.SERVING, Phase.DOZING, Phase.SLEEPING, Phase.WAKING)
 
 
 def advance(life: Life, order: Order, event: Event, now: float, *, seed: float = 0.0) -> Life:
@@ -198,6 +207,9 @@ def resume(spec: ShardSpec, found: Found, now: float, *, seed: float = 0.0) -> L
         return _failed(replace(life, phase=Phase.SERVING), found.ended, now, seed)
     if not found.runs:
         return life
+    if found.asleep:
+        # How far it got is not known: telling it once more to sleep ends where it should be.
+        return replace(life, phase=Phase.DOZING)
     if not found.was_ready:
         return replace(life, phase=Phase.WARMING)
     # Ready until shown otherwise would publish an endpoint that this agent never saw.
@@ -224,7 +236,13 @@ def shard_state(life: Life, order: Order, *, installing: bool = False) -> ShardS
         case Phase.SERVING:
             if life.is_unhealthy:
                 return ShardState.UNHEALTHY
-            return ShardState.DRAINING if order.intent is Intent.DRAIN else ShardState.READY
+            return ShardState.READY if order.intent is Intent.RUN else ShardState.DRAINING
+        case Phase.DOZING:
+            return ShardState.DRAINING
+        case Phase.SLEEPING:
+            return ShardState.SLEEPING
+        case Phase.WAKING:
+            return ShardState.STARTING
         case Phase.ENDING:
             return ShardState.STOPPING
         case Phase.CLEARING:
@@ -244,11 +262,12 @@ def shard_state(life: Life, order: Order, *, installing: bool = False) -> ShardS
 def _passed(life: Life, order: Order, now: float) -> Life:
     if life.phase is Phase.CLEARING:
         return _cleared(life, order)
+    is_launch = life.phase is Phase.LAUNCHING
     life = replace(life, phase=_NEXT[life.phase])
     if life.phase is Phase.WARMING:
         return replace(
             life,
-            incarnation=life.incarnation + 1,
+            incarnation=life.incarnation + is_launch,
             ready_at=None,
             bad_looks=0,
             moved_at=now,
@@ -276,10 +295,17 @@ def _failed(life: Life, failure: Failure, now: float, seed: float) -> Life:
     if life.phase in (Phase.ENDING, Phase.CLEARING, Phase.DONE, Phase.HALTED):
         return life  # it is being ended anyway
     first = life.failure if life.failures and life.failure else failure
+    phase = life.phase
     life = replace(life, phase=Phase.CLEARING, failures=life.failures + 1, failure=first)
     if life.spec.world_size > 1:
         # A gang is restarted as a whole, and by the reconciler, which knows the others.
         return replace(life, after=After.HALT)
+    if phase is Phase.DOZING:
+        # It was to give its memory back: ended, it does. Nobody asks for it to run.
+        return replace(life, after=After.HALT)
+    if phase is Phase.WAKING and life.failures == 1:
+        # Somebody waits, and a cold start is the way that is left.
+        return replace(life, after=After.RETRY, retry_at=now, restarts=life.restarts + 1)
     advice = failure.retry_options
     if advice and not life.options:
         return replace(
@@ -368,11 +394,16 @@ def _obey(life: Life, order: Order) -> Life:
     if order.intent is Intent.STOP:
         if life.phase in _BEFORE_LAUNCH:
             return replace(life, phase=Phase.CLEARING, after=After.DONE)
-        if life.phase in (Phase.WARMING, Phase.SERVING):
+        if life.phase in _ENGINE_RUNS:
             return replace(life, phase=Phase.ENDING, after=After.DONE)
         if life.phase is Phase.CLEARING:
             return replace(life, after=After.DONE)
-    elif order.intent is Intent.DRAIN and life.phase is Phase.WAITING:
+    elif order.intent is Intent.RUN:
+        if life.phase in (Phase.DOZING, Phase.SLEEPING):
+            return replace(life, phase=Phase.WAKING)
+    elif life.phase is Phase.WAITING:
         # Nobody may send it anything any more: starting it again would load weights for nothing.
         return replace(life, phase=Phase.HALTED)
+    elif order.intent is Intent.SLEEP and life.phase is Phase.SERVING and not life.is_unhealthy:
+        return replace(life, phase=Phase.DOZING)
     return life

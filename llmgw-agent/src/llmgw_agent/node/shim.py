@@ -8,10 +8,11 @@ the proof that the engine's process tree may still live.
 
 In FOLDER: reads `spec.json`; holds `lock`; writes `state.json` once the engine runs and again
 when its main process ended, `log/NNNNNNNN.log`, and at the end, when nothing of the tree is left,
-`exit.json`. TOKEN must be that of `spec.json`: an agent may die just after it started a shim, and
-the next one write another record before that shim has come to read it. An exit status of the
-shim itself: 0 the engine's story is in `exit.json`, 3 another shim holds the lock, 4 the folder
-cannot be used, 5 the record is meant for another shim.
+`exit.json`. At SIGUSR1 it lends the locks of its engine's devices, at SIGUSR2 it takes them
+again; `state.json` says which holds. TOKEN must be that of `spec.json`: an agent may die just
+after it started a shim, and the next one write another record before that shim has come to read
+it. An exit status of the shim itself: 0 the engine's story is in `exit.json`, 3 another shim holds
+the lock, 4 the folder cannot be used, 5 the record is meant for another shim.
 """
 
 # pathlib would be a fifth of the memory of this process and of its start.
@@ -28,6 +29,10 @@ import select
 import signal
 import sys
 import time
+
+TYPE_CHECKING = False  # `typing` would cost more memory than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ALREADY_RUNNING = 3
 UNUSABLE = 4
@@ -178,15 +183,47 @@ def hold_patiently(path: str) -> int:
             time.sleep(0.01)
 
 
-def hold_devices(paths: list[str]) -> None:
-    """Take the host-wide lock of each device, kept until this process ends."""
-    for path in paths:
-        try:
-            descriptor = hold(path)
+class Devices:
+    """The host-wide lock of each device, kept until this process ends, or lent meanwhile."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+        self._held: list[int] = []
+        self.lent = False
+
+    def take(self) -> None:
+        """Hold all of them. Raises Refusal, holding none, if another has one."""
+        for path in self._paths:
+            try:
+                descriptor = hold(path)
+            except OSError as error:
+                self._release()
+                message = f"{os.path.basename(path)}: {error.strerror}"
+                raise Refusal(DEVICE_BUSY, message) from error
+            self._held.append(descriptor)
             with contextlib.suppress(OSError):
                 os.fchmod(descriptor, 0o666)  # for agents of other users, despite the umask
-        except OSError as error:
-            raise Refusal(DEVICE_BUSY, f"{os.path.basename(path)}: {error.strerror}") from error
+        self.lent = False
+
+    def lend(self) -> None:
+        """Let others have them while the engine sleeps."""
+        self._release()
+        self.lent = True
+
+    def obey(self, number: int) -> bool:
+        """Do as a signal says; return whether anything changed."""
+        if number == signal.SIGUSR1 and not self.lent:
+            self.lend()
+            return True
+        if number == signal.SIGUSR2 and self.lent:
+            with contextlib.suppress(Refusal):
+                self.take()
+                return True
+        return False
+
+    def _release(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
 
 
 def spawn(spec: dict[str, object], output: int) -> int:
@@ -255,11 +292,17 @@ class Tree:
                 ended_main = True
 
 
-def watch(tree: Tree, source: int, output: Output, on_main_exit: object) -> None:
-    """Move output to the files and reap until no process of the tree is left."""
+def watch(
+    tree: Tree, source: int, output: Output, devices: Devices, on_change: Callable[[], None]
+) -> None:
+    """Move output to the files and reap until no process of the tree is left.
+
+    on_change: called when the main process has ended, or the devices were lent or taken.
+    """
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda *_: None)
     poll = select.poll()
     poll.register(wake_read, select.POLLIN)
     poll.register(source, select.POLLIN)
@@ -270,10 +313,12 @@ def watch(tree: Tree, source: int, output: Output, on_main_exit: object) -> None
                 if not drain(source, output):
                     poll.unregister(source)  # every writer closed it; the tree may live on
             else:
+                numbers = b""
                 with contextlib.suppress(BlockingIOError):
-                    os.read(wake_read, 512)
-                if tree.reap():
-                    on_main_exit()  # type: ignore[operator]
+                    numbers = os.read(wake_read, 512)
+                changed = [devices.obey(number) for number in numbers]
+                if tree.reap() or any(changed):
+                    on_change()
     # What the last process wrote just before it ended is still in the pipe.
     while drain(source, output):
         pass
@@ -324,26 +369,32 @@ def main(folder: str, token: str) -> int:
     with contextlib.suppress(OSError):
         fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     os.set_blocking(source, False)
+    devices = Devices(spec["device_locks"])
     try:
-        hold_devices(spec["device_locks"])
+        devices.take()
         tree = Tree(spawn(spec, sink))
     except Refusal as refusal:
         end.write({**facts, "exit_code": None, "refusal": refusal.code, "message": str(refusal)})
         return 0
     os.close(sink)
-    facts |= {"pid": tree.main, "start_time": start_time(tree.main), "main_exit": None}
+    facts |= {
+        "pid": tree.main,
+        "start_time": start_time(tree.main),
+        "main_exit": None,
+        "lent": False,
+    }
     try:
         state.write(facts, again=True)
     except OSError:
         os.kill(tree.main, signal.SIGKILL)  # nobody could ever prove that it is ours
         raise
 
-    def record_main_exit() -> None:
-        facts["main_exit"] = tree.main_status
+    def record_change() -> None:
+        facts.update(main_exit=tree.main_status, lent=devices.lent)
         with contextlib.suppress(OSError):  # exit.json will say it too
-            state.write(facts)
+            state.write(facts, again=tree.main_status is None)
 
-    watch(tree, source, output, record_main_exit)
+    watch(tree, source, output, devices, record_change)
     end.write({**facts, "exit_code": tree.main_status, "dropped_bytes": output.dropped})
     os.close(lock)
     return 0

@@ -58,6 +58,7 @@ class FailureCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_CAUSE_GANG_MEMBER_DIED: _ClassVar[FailureCause]
     FAILURE_CAUSE_REFUSED: _ClassVar[FailureCause]
     FAILURE_CAUSE_UNKNOWN: _ClassVar[FailureCause]
+    FAILURE_CAUSE_SLEEP_FAILED: _ClassVar[FailureCause]
 DEVICE_HEALTH_UNSPECIFIED: DeviceHealth
 DEVICE_HEALTH_OK: DeviceHealth
 DEVICE_HEALTH_FAILED: DeviceHealth
@@ -101,6 +102,7 @@ FAILURE_CAUSE_DEVICE_BUSY: FailureCause
 FAILURE_CAUSE_GANG_MEMBER_DIED: FailureCause
 FAILURE_CAUSE_REFUSED: FailureCause
 FAILURE_CAUSE_UNKNOWN: FailureCause
+FAILURE_CAUSE_SLEEP_FAILED: FailureCause
 
 class AgentFrame(_message.Message):
     __slots__ = ("hello", "heartbeat", "shard", "rejection", "unsupported", "part")
@@ -119,7 +121,7 @@ class AgentFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., shard: _Optional[_Union[ShardReport, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ..., unsupported: _Optional[_Union[Unsupported, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("welcome", "goodbye", "heartbeat_reply", "start", "drain", "stop", "bulk", "unsupported", "part")
+    __slots__ = ("welcome", "goodbye", "heartbeat_reply", "start", "drain", "stop", "bulk", "unsupported", "part", "sleep", "wake")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +131,8 @@ class ServerFrame(_message.Message):
     BULK_FIELD_NUMBER: _ClassVar[int]
     UNSUPPORTED_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    SLEEP_FIELD_NUMBER: _ClassVar[int]
+    WAKE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     goodbye: Goodbye
     heartbeat_reply: HeartbeatReply
@@ -138,7 +142,9 @@ class ServerFrame(_message.Message):
     bulk: BulkRequest
     unsupported: Unsupported
     part: Part
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., start: _Optional[_Union[StartShard, _Mapping]] = ..., drain: _Optional[_Union[DrainShard, _Mapping]] = ..., stop: _Optional[_Union[StopShard, _Mapping]] = ..., bulk: _Optional[_Union[BulkRequest, _Mapping]] = ..., unsupported: _Optional[_Union[Unsupported, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
+    sleep: SleepShard
+    wake: WakeShard
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., start: _Optional[_Union[StartShard, _Mapping]] = ..., drain: _Optional[_Union[DrainShard, _Mapping]] = ..., stop: _Optional[_Union[StopShard, _Mapping]] = ..., bulk: _Optional[_Union[BulkRequest, _Mapping]] = ..., unsupported: _Optional[_Union[Unsupported, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., sleep: _Optional[_Union[SleepShard, _Mapping]] = ..., wake: _Optional[_Union[WakeShard, _Mapping]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("data", "last")
@@ -281,6 +287,28 @@ class StopShard(_message.Message):
     replica: str
     grace_s: float
     def __init__(self, epoch: _Optional[int] = ..., shard: _Optional[str] = ..., replica: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class SleepShard(_message.Message):
+    __slots__ = ("epoch", "shard", "replica", "level")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    shard: str
+    replica: str
+    level: int
+    def __init__(self, epoch: _Optional[int] = ..., shard: _Optional[str] = ..., replica: _Optional[str] = ..., level: _Optional[int] = ...) -> None: ...
+
+class WakeShard(_message.Message):
+    __slots__ = ("epoch", "shard", "replica")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    shard: str
+    replica: str
+    def __init__(self, epoch: _Optional[int] = ..., shard: _Optional[str] = ..., replica: _Optional[str] = ...) -> None: ...
 
 class DeviceProcess(_message.Message):
     __slots__ = ("pid", "memory_mib", "ours")

@@ -33,6 +33,7 @@ class EngineTraits:
     drains_by_itself: bool = False  #: after the stop signal it ends open requests before it exits
     devices: frozenset[str] = frozenset({"nvidia"})  #: vendors that it can use besides the CPU
     runs_on_cpu: bool = False
+    sleep_is_open: bool = False  #: its sleep endpoints ask for no key: guarded nodes only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class Assignment:
     bind_address: str  #: IP without brackets; loopback unless the node has a data address
     device_indices: tuple[int, ...]  #: of `spec.devices` on the node, in the same order
     credential: Secret  #: the key that the engine must ask for, on rank 0
+    guarded: bool = False  #: only this machine or routers reach `bind_address`
     scratch: str  #: folder that belongs to this shard and vanishes with it
 
 
@@ -190,6 +192,15 @@ class Sleeps(Protocol):
 
     def wake_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
         """Return the requests that wake it from this level."""
+        ...
+
+    @property
+    def sleep_state(self) -> Probe | None:
+        """Return the request whose answer says whether it sleeps; None: the engine never says."""
+        ...
+
+    def read_sleep_state(self, body: str) -> bool | None:
+        """Return whether that answer says asleep; None if it does not say."""
         ...
 
 

@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from llmgw.clock import Clock
 from llmgw.config.server import ControlSettings
 from llmgw.contracts.dispatch import Dispatcher
-from llmgw.contracts.engine import EngineAdapter, Installable
+from llmgw.contracts.engine import EngineAdapter, Installable, Sleeps
 from llmgw.contracts.leases import LeaseStore
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.contracts.sinks import CatalogSink, EndpointSink, ReportSink, Sink, UsageSource
@@ -31,6 +31,7 @@ from llmgw.control.state.replicas import Replicas
 from llmgw.control.state.wake import Wake
 from llmgw.control.view import FleetView
 from llmgw.domain.catalog import Model
+from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import NodeId
 from llmgw.errors import ConfigError, Problem
 
@@ -96,6 +97,7 @@ class ControlPlane:
                 name: Engine(
                     traits=adapter.traits,
                     installable=isinstance(adapter, Installable),
+                    sleep_levels=_sleep_levels(adapter),
                 )
                 for name, adapter in engines.items()
             },
@@ -239,3 +241,9 @@ def _limits(settings: ControlSettings, agent_version: str) -> Limits:
         drain_limit=settings.drain_limit,
         agent_version=agent_version,
     )
+
+
+def _sleep_levels(adapter: EngineAdapter) -> Callable[[ShardSpec], frozenset[int]]:
+    if not isinstance(adapter, Sleeps):
+        return lambda _: frozenset()
+    return lambda spec: frozenset(level for level in (1, 2) if adapter.sleep_requests(spec, level))

@@ -83,4 +83,26 @@ class StopShard:
     grace_s: float | None = None  #: None: the engine's own
 
 
-Command = StartShard | DrainShard | StopShard
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepShard:
+    """The engine gives its device memory back and keeps its process; it must hold no request.
+
+    Only for nodes that announce the capability `sleep`.
+    """
+
+    epoch: Epoch
+    shard: ShardId
+    replica: ReplicaId
+    level: int  #: 1 keeps the weights in main memory, 2 drops them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeShard:
+    """The sleeping engine takes its device memory again and serves; a shard that serves goes on."""
+
+    epoch: Epoch
+    shard: ShardId
+    replica: ReplicaId
+
+
+Command = StartShard | DrainShard | StopShard | SleepShard | WakeShard

@@ -59,7 +59,24 @@ class StopReplica:
     grace_s: float | None = None
 
 
-Action = StartReplica | DrainReplica | StopReplica
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepReplica:
+    """Give the device memory back, the process stays: waking costs seconds, not a load."""
+
+    replica: ReplicaId
+    because: str
+    level: int  #: 1 keeps the weights in main memory, 2 drops them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeReplica:
+    """Take the device memory again and serve."""
+
+    replica: ReplicaId
+    because: str
+
+
+Action = StartReplica | DrainReplica | StopReplica | SleepReplica | WakeReplica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ class FailureCause(StrEnum):
     DEVICE_LOST = "device_lost"
     DEVICE_BUSY = "device_busy"  #: another shard or agent owns it
     GANG_MEMBER_DIED = "gang_member_died"
+    SLEEP_FAILED = "sleep_failed"  #: device memory did not come back, or waking failed
     REFUSED = "refused"  #: the node refused the command; the message says why
     UNKNOWN = "unknown"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from llmgw.control.decide.endpoints import find_endpoints
 from llmgw.domain.ids import Epoch, NodeId
-from llmgw.domain.plans import Refusal, StartReplica
-from llmgw.domain.replicas import ShardState
+from llmgw.domain.plans import Refusal, StartReplica, WakeReplica
+from llmgw.domain.replicas import ReplicaState, ShardState
 from llmgw.simulate.nodes import ALIVE, SimNode
 from llmgw.simulate.servers import SimServer
 
@@ -54,23 +54,31 @@ def check_refusals(server: SimServer) -> None:
 
 
 def check_plan(server: SimServer) -> None:
-    """No plan gives away what a replica that it knows of holds, or one thing twice."""
+    """No plan gives away what a replica that it knows of holds, or one thing twice.
+
+    A sleeping one holds its ports alone, until it is woken.
+    """
     snapshot = server.snapshot
     if snapshot is None:
         return
     known = {record.id: record for record in snapshot.replicas}
+    asleep = {key for key, item in known.items() if item.replica.state is ReplicaState.SLEEPING}
     owners = {
         (snapshot.nodes[node].machine, thing): record.id
         for record in known.values()
         for node, spec in record.shards
         if node in snapshot.nodes
-        for thing in (*spec.devices, *spec.ports)
+        for thing in (*(() if record.id in asleep else spec.devices), *spec.ports)
     }
     for action in server.decision.plan.actions:
-        if not isinstance(action, StartReplica) or action.replica in known:
+        if isinstance(action, StartReplica) and action.replica not in known:
+            given = [(node, (*spec.devices, *spec.ports)) for node, spec in action.shards]
+        elif isinstance(action, WakeReplica) and action.replica in asleep:
+            given = [(node, spec.devices) for node, spec in known[action.replica].shards]
+        else:
             continue
-        for node, spec in action.shards:
-            for thing in (*spec.devices, *spec.ports):
+        for node, things in given:
+            for thing in things:
                 key = (snapshot.nodes[node].machine, thing)
                 if key in owners:
                     raise Violation(

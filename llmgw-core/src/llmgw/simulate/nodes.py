@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from llmgw.control.decide.backoff import backoff_s
-from llmgw.domain.commands import Command, DrainShard, ShardSpec, StartShard
+from llmgw.domain.commands import Command, DrainShard, ShardSpec, SleepShard, StartShard, WakeShard
 from llmgw.domain.ids import Epoch, NodeId, SessionId, ShardId
 from llmgw.domain.nodes import NodeInventory
 from llmgw.domain.replicas import Failure, FailureCause, Shard, ShardState
@@ -90,6 +90,11 @@ class SimNode:
             if isinstance(command, DrainShard):
                 if engine.state is ShardState.READY:
                     self._enter(engine, ShardState.DRAINING)
+            elif isinstance(command, SleepShard):
+                if engine.state in (ShardState.READY, ShardState.DRAINING):
+                    self._later(self._random.uniform(0.5, 20.0), engine, self._sleep)
+            elif isinstance(command, WakeShard):
+                self._wake(engine)
             else:
                 self._enter(engine, ShardState.STOPPING)
                 self._later(self._random.uniform(0.5, 8.0), engine, self._gone)
@@ -128,10 +133,10 @@ class SimNode:
         spec = command.spec
         if spec.id in self.engines:
             return
+        if (owner := self._owner(spec)) is not None:
+            self._refuse(spec.id, "device_busy", f"owned by {owner}")
+            return
         for other in self.engines.values():
-            if set(other.spec.devices) & set(spec.devices):
-                self._refuse(spec.id, "device_busy", f"owned by {other.spec.id}")
-                return
             if set(other.spec.ports) & set(spec.ports):
                 self._refuse(spec.id, "port_in_use", f"owned by {other.spec.id}")
                 return
@@ -152,6 +157,27 @@ class SimNode:
         engine.failures = 0
         self.shown_ready.add((engine.spec.id, engine.incarnation))
         self._enter(engine, ShardState.READY)
+
+    def _owner(self, spec: ShardSpec) -> ShardId | None:
+        """Return which other shard uses a device of this one."""
+        for other in self.engines.values():
+            if other.spec.id == spec.id or other.state is ShardState.SLEEPING:
+                continue
+            if set(other.spec.devices) & set(spec.devices):
+                return other.spec.id
+        return None
+
+    def _sleep(self, engine: Engine) -> None:
+        self._enter(engine, ShardState.SLEEPING)
+
+    def _wake(self, engine: Engine) -> None:
+        if engine.state is not ShardState.SLEEPING:
+            return
+        if (owner := self._owner(engine.spec)) is not None:
+            self._refuse(engine.spec.id, "device_busy", f"owned by {owner}")
+            return
+        self._enter(engine, ShardState.STARTING)
+        self._later(self._random.uniform(0.5, 10.0), engine, self._ready)
 
     def _gone(self, engine: Engine) -> None:
         engine.turn += 1

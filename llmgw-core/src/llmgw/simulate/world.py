@@ -239,7 +239,9 @@ class World:
             name,
             time=self.time,
             lease_store=self.lease,
-            engines={ENGINE: Engine(traits=EngineTraits())},
+            engines={
+                ENGINE: Engine(traits=EngineTraits(), sleep_levels=lambda _: frozenset({1, 2}))
+            },
             policy=self._policy,
             usage=self,
             catalog=self.catalog,
@@ -373,6 +375,7 @@ class World:
             ram_mib=1024 * 1024,
             devices=devices,
             engines=(InstalledEngine(engine=ENGINE, version="1", path="/opt/simulated"),),
+            capabilities=frozenset({"sleep"}),
         )
         node = SimNode(
             inventory,

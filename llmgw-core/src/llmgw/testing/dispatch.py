@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from llmgw.contracts.sinks import ReportSink
-from llmgw.domain.commands import Command, DrainShard, ShardSpec, StartShard
+from llmgw.domain.commands import Command, DrainShard, ShardSpec, SleepShard, StartShard, WakeShard
 from llmgw.domain.ids import Epoch, NodeId, SessionId, ShardId
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.nodes import NodeInventory
@@ -53,6 +53,12 @@ class MemoryNode:
             if known.shard.state is not ShardState.READY:
                 return None
             return self.enter(command.shard, ShardState.DRAINING)
+        if isinstance(command, SleepShard):
+            if known.shard.state is ShardState.SLEEPING:
+                return None
+            return self.enter(command.shard, ShardState.SLEEPING)
+        if isinstance(command, WakeShard):
+            return self._wake(command)
         return self.enter(command.shard, ShardState.STOPPING)
 
     def enter(
@@ -103,6 +109,8 @@ class MemoryNode:
         if spec.id in self.shards:
             return None
         for other in self.shards.values():
+            if other.shard.state is ShardState.SLEEPING:
+                continue
             if twice := set(other.spec.devices) & set(spec.devices):
                 return self._refuse(
                     command, "device_busy", f"{sorted(twice)} belong to {other.shard.id}"
@@ -112,6 +120,16 @@ class MemoryNode:
         report = ShardReport(shard=_assigned(self.id, spec), spec=spec, epoch=command.epoch)
         self.shards[spec.id] = report
         return report
+
+    def _wake(self, command: WakeShard) -> Rejection | ShardReport | None:
+        own = self.shards[command.shard]
+        if own.shard.state is not ShardState.SLEEPING:
+            return None
+        for other in self.shards.values():
+            is_awake = other.shard.state is not ShardState.SLEEPING
+            if is_awake and set(other.spec.devices) & set(own.spec.devices):
+                return self._refuse(command, "device_busy", f"{other.shard.id} has it")
+        return self.enter(command.shard, ShardState.READY)
 
     def _refuse(self, command: Command, code: str, message: str) -> Rejection:
         shard = command.spec.id if isinstance(command, StartShard) else command.shard

@@ -218,6 +218,9 @@ class EngineContract:
                             *self.adapter.wake_requests(assignment.spec, level),
                         )
                         assert all(probe.path.startswith("/") for probe in probes)
+                    state = self.adapter.sleep_state
+                    assert state is None or state.path.startswith("/")
+                    assert state is None or self.adapter.read_sleep_state("{}") is None
 
     def _launches(self) -> Iterator[tuple[Assignment, Launch]]:
         for item in self.accepted:

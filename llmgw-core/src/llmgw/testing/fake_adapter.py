@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from llmgw.contracts.exposition import Exposition
 from llmgw.contracts.options import EngineOptions, env_problems, option_problems
 from llmgw.contracts.symptoms import explain
 from llmgw.domain.catalog import Profile
+from llmgw.domain.commands import ShardSpec
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.replicas import Failure
 from llmgw.errors import Problem
@@ -24,6 +26,7 @@ class FakeOptions(EngineOptions):
     hang_completions: bool = False
     fail_completions: int = 0
     crash_every: int = 0
+    crash_on: str = ""
     exit_after: float | None = None
     exit_code: int = 1
     ignore_term: bool = False
@@ -31,6 +34,9 @@ class FakeOptions(EngineOptions):
     children: int = 0
     say: tuple[str, ...] = ()
     say_every: float = 0.0
+    can_sleep: bool = False
+    sleep_lies: bool = False
+    wake_fails: bool = False
     tokens: int = 5
     token_delay: float = 0.0
 
@@ -39,6 +45,7 @@ class FakeEngineAdapter:
     """Launches `fake_engine.py` on this Python."""
 
     name = "fake"
+    sleep_state: Probe | None = Probe(path="/is_sleeping")
     traits = EngineTraits(runs_on_cpu=True, stop_grace_s=2.0)
     program = str(Path(__file__).with_name("fake_engine.py"))
 
@@ -94,3 +101,15 @@ class FakeEngineAdapter:
 
     def explain_exit(self, end: EngineExit) -> Failure:
         return explain(end, ())
+
+    def sleep_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
+        if level != 1 or not spec.options.get("can_sleep"):
+            return ()
+        return (Probe(path="/sleep?level=1", method="POST"),)
+
+    def wake_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
+        return (Probe(path="/wake_up", method="POST"),) if self.sleep_requests(spec, level) else ()
+
+    def read_sleep_state(self, body: str) -> bool | None:
+        said = json.loads(body).get("is_sleeping")
+        return said if isinstance(said, bool) else None

@@ -37,12 +37,16 @@ def arguments() -> argparse.ArgumentParser:
     add("--fail-completions", type=int, default=0, metavar="STATUS", help="answer this instead")
     add("--crash-every", type=int, default=0, metavar="N", help="end at each Nth completion")
     add("--exit-after", type=float, default=None, metavar="S", help="end by itself")
-    add("--exit-code", type=int, default=1, help="of --exit-after and --crash-every")
+    add("--crash-on", default="", metavar="TEXT", help="end at a completion that holds it")
+    add("--exit-code", type=int, default=1, help="of --exit-after and --crash-…")
     add("--ignore-term", action="store_true")
     add("--drain", action="store_true", help="after SIGTERM, end open requests first")
     add("--children", type=int, default=0, help="helpers in sessions of their own, deaf to SIGTERM")
     add("--say", action="append", default=[], help="line for stdout at start; repeatable")
     add("--say-every", type=float, default=0.0, metavar="S", help="a numbered line this often")
+    add("--can-sleep", action="store_true", help="has /sleep, /wake_up and /is_sleeping")
+    add("--sleep-lies", action="store_true", help="accept /sleep and stay awake")
+    add("--wake-fails", action="store_true", help="refuse /wake_up")
     add("--tokens", type=int, default=5)
     add("--token-delay", type=float, default=0.0, metavar="S")
     return parser
@@ -59,8 +63,10 @@ class State:
         self.lock = threading.Lock()
         self.running = 0
         self.completions = 0
+        self.prompts = 0
         self.generated = 0
         self.is_still = False
+        self.is_asleep = False
 
     @property
     def ready(self) -> bool:
@@ -70,7 +76,7 @@ class State:
         return (
             f"fake_requests_running {self.running}\n"
             "fake_requests_waiting 0\n"
-            f"fake_prompt_tokens_total {self.completions}\n"
+            f"fake_prompt_tokens_total {self.prompts}\n"
             f"fake_generated_tokens_total {self.generated}\n"
         )
 
@@ -91,14 +97,20 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/models":
             models = [{"id": name, "object": "model"} for name in self.state.names]
             return self.answer(200, {"object": "list", "data": models})
+        if self.path == "/is_sleeping" and given.can_sleep:
+            return self.answer(200, {"is_sleeping": self.state.is_asleep})
         return self.error(404, "no such path")
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
         if not self.welcome():
             return None
+        if self.state.given.can_sleep and self.path in ("/sleep?level=1", "/wake_up"):
+            return self.rest(asleep=self.path != "/wake_up")
         if self.path not in ("/v1/chat/completions", "/v1/completions"):
             return self.error(404, "no such path")
+        if self.state.is_asleep:
+            return self.error(500, "asked while it sleeps")
         if not self.state.ready:
             return self.error(503, "loading")
         state, given = self.state, self.state.given
@@ -109,6 +121,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if given.crash_every and number % given.crash_every == 0:
                 os._exit(given.exit_code)
+            if given.crash_on and given.crash_on in json.dumps(body):
+                os._exit(given.exit_code)
             if given.hang_completions:
                 time.sleep(3600)
             if given.fail_completions:
@@ -118,6 +132,12 @@ class Handler(BaseHTTPRequestHandler):
             with state.lock:
                 state.running -= 1
 
+    def rest(self, *, asleep: bool) -> None:
+        if not asleep and self.state.given.wake_fails:
+            return self.error(500, "cannot wake")
+        self.state.is_asleep = asleep and not self.state.given.sleep_lies
+        return self.answer(200, {})
+
     def generate(self, body: dict[str, object]) -> None:
         asked = body.get("max_tokens")
         count = (
@@ -126,6 +146,7 @@ class Handler(BaseHTTPRequestHandler):
             else self.state.given.tokens
         )
         words = [f"w{number} " for number in range(count)]
+        self.prompt()
         if not body.get("stream"):
             for _ in words:
                 self.token()
@@ -143,6 +164,10 @@ class Handler(BaseHTTPRequestHandler):
         self.event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
         return None
+
+    def prompt(self) -> None:
+        with self.state.lock:
+            self.state.prompts += not self.state.is_still
 
     def token(self) -> None:
         time.sleep(3600 if self.state.is_still else self.state.given.token_delay)

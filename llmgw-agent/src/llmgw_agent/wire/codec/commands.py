@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from llmgw.domain.commands import DrainShard, Peer, ShardSpec, StartShard, StopShard
+from llmgw.domain.commands import (
+    DrainShard,
+    Peer,
+    ShardSpec,
+    SleepShard,
+    StartShard,
+    StopShard,
+    WakeShard,
+)
 from llmgw.domain.ids import DeviceId, Epoch, ModelName, NodeId, ProfileName, ReplicaId, ShardId
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.codec.scalars import options_text, options_value, text, texts
@@ -127,4 +135,31 @@ def decode_stop(message: pb.StopShard) -> StopShard:
         shard=ShardId(message.shard),
         replica=ReplicaId(message.replica),
         grace_s=message.grace_s if message.HasField("grace_s") else None,
+    )
+
+
+def encode_sleep(command: SleepShard) -> pb.SleepShard:
+    return pb.SleepShard(
+        epoch=command.epoch, shard=command.shard, replica=command.replica, level=command.level
+    )
+
+
+def decode_sleep(message: pb.SleepShard) -> SleepShard:
+    return SleepShard(
+        epoch=Epoch(message.epoch),
+        shard=ShardId(message.shard),
+        replica=ReplicaId(message.replica),
+        level=message.level,
+    )
+
+
+def encode_wake(command: WakeShard) -> pb.WakeShard:
+    return pb.WakeShard(epoch=command.epoch, shard=command.shard, replica=command.replica)
+
+
+def decode_wake(message: pb.WakeShard) -> WakeShard:
+    return WakeShard(
+        epoch=Epoch(message.epoch),
+        shard=ShardId(message.shard),
+        replica=ReplicaId(message.replica),
     )

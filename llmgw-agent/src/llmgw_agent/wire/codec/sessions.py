@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from llmgw.domain.commands import DrainShard, StartShard, StopShard
+from llmgw.domain.commands import DrainShard, SleepShard, StartShard, StopShard, WakeShard
 from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.codec import commands, reports
@@ -161,6 +161,10 @@ def _down_message(frame: DownFrame) -> pb.ServerFrame:
             return pb.ServerFrame(drain=commands.encode_drain(frame))
         case StopShard():
             return pb.ServerFrame(stop=commands.encode_stop(frame))
+        case SleepShard():
+            return pb.ServerFrame(sleep=commands.encode_sleep(frame))
+        case WakeShard():
+            return pb.ServerFrame(wake=commands.encode_wake(frame))
         case BulkRequest():
             return pb.ServerFrame(bulk=encode_request(frame))
         case Unsupported():
@@ -190,6 +194,10 @@ def _down_frame(message: pb.ServerFrame) -> DownFrame:
             return commands.decode_drain(message.drain)
         case "stop":
             return commands.decode_stop(message.stop)
+        case "sleep":
+            return commands.decode_sleep(message.sleep)
+        case "wake":
+            return commands.decode_wake(message.wake)
         case "bulk":
             return decode_request(message.bulk)
         case "unsupported":

@@ -52,6 +52,8 @@ class Accounts:
         self.nodes: dict[NodeId, NodeAccount] = {}
         self.used_ports: dict[str, set[int]] = {}
         self._twins: dict[str, list[NodeAccount]] = {}
+        #: Devices by machine that somebody uses now: all that are booked but sleepers' own.
+        self._used: set[tuple[str, DeviceId]] = set()
         for node_id in sorted(snapshot.nodes):
             record = snapshot.nodes[node_id]
             if record.inventory is None:
@@ -64,7 +66,7 @@ class Accounts:
         for replica in snapshot.replicas:
             if holds_room(replica):
                 for node, spec in replica.shards:
-                    self.take(node, spec)
+                    self.take(node, spec, uses=replica.replica.state is not ReplicaState.SLEEPING)
 
     def book(self, node: NodeId, spec: ShardSpec) -> None:
         """Give the shard its devices and ports. Raises DoubleBooking if one is taken."""
@@ -82,13 +84,47 @@ class Accounts:
         if account is None:
             return
         devices = {device.id: device for device in account.inventory.devices}
-        for twin in self._twins[account.record.machine]:
+        machine = account.record.machine
+        self._used.difference_update((machine, device) for device in spec.devices)
+        for twin in self._twins[machine]:
             own = {device.id for device in twin.inventory.devices}
             twin.free.update(
                 {item: devices[item] for item in spec.devices if item in devices and item in own}
             )
         self.used_ports.get(account.record.machine, set()).difference_update(spec.ports)
         self._count(account, spec, -1)
+
+    def lend(self, node: NodeId, spec: ShardSpec) -> None:
+        """Offer the devices of a sleeping shard, as far as nobody has them yet."""
+        account = self.nodes.get(node)
+        if account is None:
+            return
+        for twin in self._twins[account.record.machine]:
+            for device in twin.inventory.devices:
+                if device.id in spec.devices and not self._is_used(node, device.id):
+                    twin.free[device.id] = device
+
+    def can_wake(self, node: NodeId, spec: ShardSpec) -> bool:
+        """Return whether nobody uses the devices of a sleeping shard."""
+        return node in self.nodes and not any(
+            self._is_used(node, device) for device in spec.devices
+        )
+
+    def wake(self, node: NodeId, spec: ShardSpec) -> None:
+        """Take back what a sleeping shard has lent. Raises DoubleBooking if somebody uses it."""
+        if not self.can_wake(node, spec):
+            raise DoubleBooking(f"devices of {node} for {spec.id}, which sleeps")
+        self._use(self.nodes[node], spec)
+
+    def _is_used(self, node: NodeId, device: DeviceId) -> bool:
+        return (self.nodes[node].record.machine, device) in self._used
+
+    def _use(self, account: NodeAccount, spec: ShardSpec) -> None:
+        machine = account.record.machine
+        self._used.update((machine, device) for device in spec.devices)
+        for twin in self._twins[machine]:
+            for device in spec.devices:
+                twin.free.pop(device, None)
 
     def free_ports(self, node: NodeId, count: int, extra: Iterable[int] = ()) -> tuple[int, ...]:
         """Return the lowest free ports of the node's machine; fewer than `count` if short.
@@ -107,15 +143,18 @@ class Accounts:
             port += 1
         return tuple(found)
 
-    def take(self, node: NodeId, spec: ShardSpec) -> None:
-        """Note what a shard that exists already holds."""
+    def take(self, node: NodeId, spec: ShardSpec, *, uses: bool = True) -> None:
+        """Note what a shard that exists already holds. uses: not so a sleeping one its devices."""
         account = self.nodes.get(node)
         if account is None:
             return  # not registered with this server: its devices are nobody's to give
         # Two agents on one machine see the same devices.
-        for twin in self._twins[account.record.machine]:
-            for device in spec.devices:
-                twin.free.pop(device, None)
+        if uses:
+            self._use(account, spec)
+        else:
+            for twin in self._twins[account.record.machine]:
+                for device in spec.devices:
+                    twin.free.pop(device, None)
         self.used_ports.setdefault(account.record.machine, set()).update(spec.ports)
         self._count(account, spec, 1)
 

@@ -34,6 +34,10 @@ class RefusalCode(StrEnum):
         "crash_loop",
         "The profile failed on this node too often and is kept off it for a while.",
     )
+    SLEEP_UNSAFE = (
+        "sleep_unsafe",
+        "It is stopped instead: its sleep endpoints ask for no key, and others reach them there.",
+    )
     # The profile, wherever it goes.
     ENGINE_UNKNOWN = "engine_unknown", "No installed plugin supplies this engine."
     MEMORY_UNKNOWN = (

@@ -6,9 +6,17 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from llmgw.control.decide.snapshot import ReplicaRecord
-from llmgw.domain.commands import Command, DrainShard, StartShard, StopShard
+from llmgw.domain.commands import Command, DrainShard, SleepShard, StartShard, StopShard, WakeShard
 from llmgw.domain.ids import Epoch, NodeId, ReplicaId, ShardId
-from llmgw.domain.plans import Action, Plan, StartReplica, StopReplica
+from llmgw.domain.plans import (
+    Action,
+    DrainReplica,
+    Plan,
+    SleepReplica,
+    StartReplica,
+    StopReplica,
+    WakeReplica,
+)
 
 
 def commands_of(
@@ -34,17 +42,23 @@ def _commands(
         return [(node, StartShard(epoch=epoch, spec=spec)) for node, spec in action.shards]
     if record is None:
         return []
-    if isinstance(action, StopReplica):
-        return [
-            (
-                node,
-                StopShard(
-                    epoch=epoch, shard=spec.id, replica=action.replica, grace_s=action.grace_s
-                ),
-            )
-            for node, spec in record.shards
-        ]
     return [
-        (node, DrainShard(epoch=epoch, shard=spec.id, replica=action.replica))
-        for node, spec in record.shards
+        (node, _command(action, spec.id, action.replica, epoch)) for node, spec in record.shards
     ]
+
+
+def _command(
+    action: DrainReplica | SleepReplica | StopReplica | WakeReplica,
+    shard: ShardId,
+    replica: ReplicaId,
+    epoch: Epoch,
+) -> Command:
+    match action:
+        case StopReplica():
+            return StopShard(epoch=epoch, shard=shard, replica=replica, grace_s=action.grace_s)
+        case DrainReplica():
+            return DrainShard(epoch=epoch, shard=shard, replica=replica)
+        case SleepReplica():
+            return SleepShard(epoch=epoch, shard=shard, replica=replica, level=action.level)
+        case WakeReplica():
+            return WakeShard(epoch=epoch, shard=shard, replica=replica)

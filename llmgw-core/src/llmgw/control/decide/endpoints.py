@@ -189,6 +189,8 @@ def _start_failed(model: Model, failure: Failure) -> Refusal:
 def _room_is_coming(snapshot: ClusterSnapshot, model: Model) -> bool:
     """Return whether another replica is on its way out to make room for this model."""
     return any(
-        record.order is not None and record.order.victim_for == model.name
+        record.order is not None
+        and record.order.victim_for == model.name
+        and record.replica.state is not ReplicaState.SLEEPING
         for record in snapshot.replicas
     )

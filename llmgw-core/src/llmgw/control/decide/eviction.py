@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from llmgw.control.decide.need import Need, need_of
 from llmgw.control.decide.placement import Placer
-from llmgw.control.decide.roles import idle_s, is_busy, is_serving
+from llmgw.control.decide.roles import idle_s, is_busy, is_serving, resident_s
 from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
 from llmgw.control.decide.targets import is_wanted
 from llmgw.domain.catalog import Model
@@ -73,8 +73,7 @@ def may_evict(snapshot: ClusterSnapshot, record: ReplicaRecord, model: Model) ->
         return False
     if record.replica.state is ReplicaState.UNREACHABLE:
         return False  # its node could not be told
-    ready = record.replica.first_ready
-    if ready is None or snapshot.now - ready < snapshot.limits.minimum_residence:
+    if resident_s(snapshot, record) < snapshot.limits.minimum_residence:
         return False
     rank, own_rank = rank_of(model), rank_of(owner)
     if own_rank > rank or (own_rank == rank and not is_wanted(snapshot, model)):

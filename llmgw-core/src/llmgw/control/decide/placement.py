@@ -25,13 +25,14 @@ from llmgw.control.decide.examine import (
 )
 from llmgw.control.decide.index import FleetIndex
 from llmgw.control.decide.need import Need, need_of
-from llmgw.control.decide.snapshot import ClusterSnapshot
+from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
 from llmgw.control.decide.specs import make_specs
 from llmgw.domain.catalog import Model, Profile
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import DeviceId, NodeId, ReplicaId
 from llmgw.domain.nodes import NodeInventory
 from llmgw.domain.plans import Refusal
+from llmgw.domain.replicas import ReplicaState
 
 #: Candidates that a policy is shown: enough to choose from, few enough to rank in a millisecond.
 SHORTLIST = 16
@@ -62,6 +63,7 @@ class Placer:
         self.policy = policy
         self.accounts = Accounts(snapshot)
         self.index = FleetIndex(self.accounts)
+        self._has_lent = False
 
     def place(self, need: Need, replica: ReplicaId) -> Placement | Refusal:
         """Book and return the best place for one replica of a profile, or why there is none."""
@@ -102,6 +104,30 @@ class Placer:
         self.accounts.release(node, spec)
         if node in self.accounts.nodes:
             self.index.update(node, spec)
+
+    def lend(self) -> bool:
+        """Offer what sleeping replicas hold, once; return whether there is any."""
+        if self._has_lent:
+            return False
+        self._has_lent = True
+        asleep = [
+            item for item in self.snapshot.replicas if item.replica.state is ReplicaState.SLEEPING
+        ]
+        for record in asleep:
+            for node, spec in record.shards:
+                self.accounts.lend(node, spec)
+                if node in self.accounts.nodes:
+                    self.index.update(node, spec)
+        return bool(asleep)
+
+    def wake(self, record: ReplicaRecord) -> bool:
+        """Book the devices of a sleeping replica for itself; False if somebody uses them."""
+        if not all(self.accounts.can_wake(node, spec) for node, spec in record.shards):
+            return False
+        for node, spec in record.shards:
+            self.accounts.wake(node, spec)
+            self.index.update(node, spec)
+        return True
 
     def can_place(self, need: Need) -> bool:
         """Return whether one replica of the profile has a place now."""

@@ -10,7 +10,7 @@ from llmgw.contracts.placement import PlacementPolicy
 from llmgw.control.decide.backoff import backoff_s
 from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.eviction import propose_eviction, rank_of
-from llmgw.control.decide.leaving import leave
+from llmgw.control.decide.leaving import Step, leave, rest
 from llmgw.control.decide.placement import Placer, place_model
 from llmgw.control.decide.roles import (
     Roles,
@@ -30,7 +30,14 @@ from llmgw.control.decide.snapshot import (
 from llmgw.control.decide.targets import is_stale, is_wanted, target_of
 from llmgw.domain.catalog import Model, Profile
 from llmgw.domain.ids import ModelName, NodeId, ReplicaId, replica_id
-from llmgw.domain.plans import Action, Plan, Refusal, StartReplica
+from llmgw.domain.plans import (
+    Action,
+    Plan,
+    Refusal,
+    StartReplica,
+    StopReplica,
+    WakeReplica,
+)
 from llmgw.domain.replicas import FailureCause, ReplicaState
 
 
@@ -75,6 +82,7 @@ class _Pass:
         self.victims: dict[str, ModelName] = {}
         self.number = snapshot.next_number
         self._going: set[ReplicaId] = set()
+        self._woken: set[ReplicaId] = set()
         self._placer: Placer | None = None
 
     @property
@@ -115,6 +123,7 @@ class _Pass:
             self._give_up(record)
         for record in roles.fresh:
             self._repeat_start(record)
+        self._keep_asleep(model, roles)
         self._forget_waiters(model, roles)
         target = target_of(self.snapshot, model, roles)
         if target.pressure != Pressure():
@@ -147,8 +156,13 @@ class _Pass:
             return
         counts = _count_by_profile(roles.fresh)
         for _ in range(missing):
+            if self._wake(roles, because):
+                continue
             name = replica_id(model.name, self.snapshot.term, self.number)
-            answer = place_model(self.placer, model, _in_turn(model, counts), name)
+            profiles = _in_turn(model, counts)
+            answer = place_model(self.placer, model, profiles, name)
+            if isinstance(answer, Refusal) and self.placer.lend():
+                answer = place_model(self.placer, model, profiles, name)
             if isinstance(answer, Refusal):
                 if not self._make_room(model, roles):
                     self._evict(model, roles)
@@ -166,6 +180,31 @@ class _Pass:
                     because=f"{because}; {answer.because}",
                 )
             )
+
+    def _wake(self, roles: Roles, because: str) -> bool:
+        """Wake a replica that sleeps where nobody uses its devices; False if there is none."""
+        for record in roles.asleep:
+            if (
+                record.id not in self._going
+                and record.id not in self._woken
+                and record.replica.state is ReplicaState.SLEEPING
+                and self.placer.wake(record)
+            ):
+                self._woken.add(record.id)
+                self.actions.append(WakeReplica(replica=record.id, because=because))
+                self.waits.append(self.snapshot.limits.resend_after)
+                return True
+        return False
+
+    def _keep_asleep(self, model: Model, roles: Roles) -> None:
+        """Let those sleep on that could serve again, and end the others."""
+        spare = len(roles.fresh) + len(roles.asleep) - model.replicas.max
+        for record in roles.asleep:
+            step = rest(self.snapshot, model, record, is_spare=spare > 0)
+            if isinstance(step.action, StopReplica):
+                spare -= 1
+                self._going.add(record.id)
+            self._take(step)
 
     def _make_room(self, model: Model, roles: Roles) -> bool:
         """No room beside the old version: let one of it go first, never more than one at a time.
@@ -185,7 +224,9 @@ class _Pass:
             roles.fresh
             or roles.old
             or any(
-                record.order is not None and record.order.victim_for == model.name
+                record.order is not None
+                and record.order.victim_for == model.name
+                and record.replica.state is not ReplicaState.SLEEPING
                 for record in self.snapshot.replicas
             )
         ):
@@ -285,7 +326,7 @@ class _Pass:
             if cause is FailureCause.PORT_IN_USE:
                 machine = self.snapshot.nodes[shard.node].machine
                 self.ports |= {(machine, port) for port in shard.ports}
-            else:
+            elif cause is not FailureCause.SLEEP_FAILED:
                 self._avoid(record.replica.spec_hash, shard.node, record)
         message = f"{cause}: {failure.message}" if failure else record.replica.reason
         self._leave(record, message or "it failed")
@@ -333,7 +374,9 @@ class _Pass:
         if record.id in self._going:
             return
         self._going.add(record.id)
-        step = leave(self.snapshot, record, because)
+        self._take(leave(self.snapshot, record, because))
+
+    def _take(self, step: Step) -> None:
         if step.action is not None:
             self.actions.append(step.action)
         if step.recheck_after_s is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
+from llmgw.control.decide.snapshot import ClusterSnapshot, Intent, ReplicaRecord
 from llmgw.domain.catalog import Model
 from llmgw.domain.endpoints import EndpointUsage
 from llmgw.domain.ids import EndpointId
@@ -21,7 +21,7 @@ MOVE_AT_ONCE = frozenset(
     }
 )
 #: It answers requests, or most likely does: its node is silent, which says nothing of its engines.
-SERVING = frozenset({ReplicaState.READY, ReplicaState.UNREACHABLE, ReplicaState.SLEEPING})
+SERVING = frozenset({ReplicaState.READY, ReplicaState.UNREACHABLE})
 #: Requests may be open on it, so it is drained before it is stopped.
 MAY_HOLD_REQUESTS = SERVING | {ReplicaState.UNHEALTHY, ReplicaState.DRAINING}
 
@@ -32,6 +32,7 @@ class Roles:
 
     fresh: tuple[ReplicaRecord, ...] = ()  #: as the catalog has it, running or on the way
     old: tuple[ReplicaRecord, ...] = ()  #: of another version, or on a node that is to be emptied
+    asleep: tuple[ReplicaRecord, ...] = ()  #: the engine's own sleep, or on the way there
     leaving: tuple[ReplicaRecord, ...] = ()  #: draining or stopping
     dead: tuple[ReplicaRecord, ...] = ()  #: will not serve again where it is
     lost: tuple[ReplicaRecord, ...] = ()  #: on a lost node; perhaps it comes back
@@ -44,22 +45,26 @@ class Roles:
 
 def roles_of(snapshot: ClusterSnapshot, model: Model, records: Iterable[ReplicaRecord]) -> Roles:
     """Sort a model's replicas into groups."""
-    fresh, old, leaving, dead, lost = [], [], [], [], []
+    fresh, old, asleep, leaving, dead, lost = [], [], [], [], [], []
     for record in records:
         state = record.replica.state
-        if record.leaving or state in (ReplicaState.DRAINING, ReplicaState.STOPPING):
+        drains = state is ReplicaState.DRAINING and not is_asleep(record)
+        if record.leaving or drains or state is ReplicaState.STOPPING:
             leaving.append(record)
         elif state is ReplicaState.LOST:
             lost.append(record)
         elif is_dead(record, snapshot.limits.crash_limit):
             dead.append(record)
-        elif snapshot.profile_of(model, record) is None or _on_draining_node(snapshot, record):
+        elif is_asleep(record):
+            asleep.append(record)
+        elif snapshot.profile_of(model, record) is None or on_draining_node(snapshot, record):
             old.append(record)
         else:
             fresh.append(record)
     return Roles(
         fresh=tuple(fresh),
         old=tuple(old),
+        asleep=tuple(asleep),
         leaving=tuple(leaving),
         dead=tuple(dead),
         lost=tuple(lost),
@@ -71,6 +76,14 @@ def is_serving(record: ReplicaRecord) -> bool:
     return record.replica.state in SERVING and not (
         record.replica.state is ReplicaState.UNREACHABLE and record.replica.first_ready is None
     )
+
+
+def is_asleep(record: ReplicaRecord) -> bool:
+    """Return whether the replica sleeps, or has been told to. Its node may be silent meanwhile."""
+    if record.order is not None and record.order.intent is Intent.SLEEP:
+        return True
+    shards = record.replica.shards
+    return bool(shards) and all(shard.state is ShardState.SLEEPING for shard in shards)
 
 
 def is_dead(record: ReplicaRecord, crash_limit: int) -> bool:
@@ -138,8 +151,24 @@ def idle_s(snapshot: ClusterSnapshot, record: ReplicaRecord) -> float:
     usage = usage_of(snapshot, record)
     if usage is None or usage.idle_s is None:
         return max(0.0, ready_s)
-    return max(0.0, usage.idle_s)
+    # What was measured before it slept says nothing of the time since it was woken.
+    return min(max(0.0, usage.idle_s), _woken_s(snapshot, record))
 
 
-def _on_draining_node(snapshot: ClusterSnapshot, record: ReplicaRecord) -> bool:
+def resident_s(snapshot: ClusterSnapshot, record: ReplicaRecord) -> float:
+    """Return for how long it has been of use: since it was first ready, or since it was woken."""
+    ready = record.replica.first_ready
+    return min(0.0 if ready is None else snapshot.now - ready, _woken_s(snapshot, record))
+
+
+def _woken_s(snapshot: ClusterSnapshot, record: ReplicaRecord) -> float:
+    """Return how long ago it was woken; infinity: it never was."""
+    order, ready = record.order, record.replica.first_ready
+    if order is None or ready is None or order.intent is not Intent.RUN or order.since <= ready:
+        return float("inf")
+    return snapshot.now - order.since
+
+
+def on_draining_node(snapshot: ClusterSnapshot, record: ReplicaRecord) -> bool:
+    """Return whether a node of the replica is to be emptied."""
     return any(node in snapshot.nodes and snapshot.nodes[node].draining for node in record.nodes)

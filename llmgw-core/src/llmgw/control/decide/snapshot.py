@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -55,6 +55,7 @@ class Intent(StrEnum):
     """What this leadership wants of a replica that it has given an order about."""
 
     RUN = "run"
+    SLEEP = "sleep"
     DRAIN = "drain"
     STOP = "stop"
 
@@ -98,7 +99,7 @@ class ReplicaRecord:
     @property
     def leaving(self) -> bool:
         """It has been told to drain or stop."""
-        return self.order is not None and self.order.intent is not Intent.RUN
+        return self.order is not None and self.order.intent in (Intent.DRAIN, Intent.STOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,8 @@ class Limits:
     scale_up_after: float = 15.0  #: load above target for this long
     scale_down_after: float = 300.0  #: load below target for this long
     minimum_residence: float = 30.0  #: a model that was woken stays at least this long
+    sleep_within: float = 180.0  #: an engine that is not asleep by then is stopped
+    sleep_limit: float = 86_400.0  #: asleep for longer, it is stopped: its memory is worth more
     fair_wait: float = 60.0  #: a waiting model may end a busy one of equal rank after this long
     agent_version: str = ""  #: newest `MAJOR.MINOR` accepted; empty: any
 
@@ -166,6 +169,8 @@ class Engine:
 
     traits: EngineTraits
     installable: bool = False
+    sleep_levels: Callable[[ShardSpec], frozenset[int]] = lambda _: frozenset()
+    """At which levels an engine with this spec can sleep; pure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

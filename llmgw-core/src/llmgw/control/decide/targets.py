@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmgw.control.decide.roles import Roles, idle_s, is_busy, is_serving, usage_of
+from llmgw.control.decide.roles import Roles, idle_s, is_busy, is_serving, resident_s, usage_of
 from llmgw.control.decide.snapshot import ClusterSnapshot, Pressure, ReplicaRecord, Wanted
 from llmgw.domain.catalog import Model
 
@@ -98,7 +98,7 @@ def _idle_target(
     if any(is_busy(snapshot, item) for item in live):
         return None
     idle = min(idle_s(snapshot, item) for item in live)
-    resident = min(snapshot.now - (item.replica.first_ready or snapshot.now) for item in live)
+    resident = min(resident_s(snapshot, item) for item in live)
     left_s = max(model.idle_after - idle, snapshot.limits.minimum_residence - resident)
     if left_s > 0:
         return Target(count=len(live), because="in use", recheck_after_s=left_s)

@@ -49,7 +49,7 @@ class Publisher:
         self._feeds = [_SinkFeed(sink, clock) for sink in sinks]
         self._clock = clock
         self._interval_s = interval_s
-        self._measured: set[str] = set()
+        self._measured: dict[str, float] = {}  #: start of the order that was measured, by replica
         self._made: MadeEndpoints = {}
         self._published: Fingerprint | None = None
         self._endpoints: tuple[Epoch, tuple[Endpoint, ...]] | None = None
@@ -102,15 +102,18 @@ class Publisher:
             feed.offer((endpoints, statuses))
 
     def _measure_starts(self, snapshot: ClusterSnapshot) -> None:
-        """Learn how long models take from the order until they are ready."""
+        """Learn how long models take from the order, to start or to wake, until they are ready."""
         for record in snapshot.replicas:
-            order, ready = record.order, record.replica.first_ready
-            if order is None or ready is None or record.id in self._measured:
+            order = record.order
+            if order is None or record.replica.state is not ReplicaState.READY:
                 continue
-            if record.replica.state is ReplicaState.READY:
-                self._measured.add(record.id)
-                self._stores.wake.measured(record.replica.model, ready - order.since)
-        self._measured &= {record.id for record in snapshot.replicas}
+            if self._measured.get(record.id) != order.since:
+                self._measured[record.id] = order.since
+                self._stores.wake.measured(
+                    record.replica.model, max(0.0, record.replica.since - order.since)
+                )
+        known = {record.id for record in snapshot.replicas}
+        self._measured = {key: since for key, since in self._measured.items() if key in known}
 
 
 class _SinkFeed:

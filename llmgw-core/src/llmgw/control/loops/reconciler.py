@@ -18,7 +18,16 @@ from llmgw.control.loops.carrying import Carrier
 from llmgw.control.observe import Fingerprint, Observer, Stores
 from llmgw.domain.commands import Command
 from llmgw.domain.ids import NodeId
-from llmgw.domain.plans import Action, DrainReplica, Plan, Refusal, StartReplica, StopReplica
+from llmgw.domain.plans import (
+    Action,
+    DrainReplica,
+    Plan,
+    Refusal,
+    SleepReplica,
+    StartReplica,
+    StopReplica,
+    WakeReplica,
+)
 from llmgw.errors import TransientError
 from llmgw.logs import get_logger
 
@@ -117,7 +126,7 @@ class Reconciler:
     def _must_look(self, now: float) -> bool:
         """Return whether it is time to see what the measured load asks for.
 
-        Of a catalog that follows its load every pass may differ. Looking takes at most one
+        Of a catalog that follows its load every pass may differ; looking takes at most one
         percent of a core, so that a large one is looked at every few seconds.
         """
         if now < self._ended + self.last_pass_s / LOOK_SHARE:
@@ -185,5 +194,7 @@ class Reconciler:
 _EVENTS: dict[type, str] = {
     StartReplica: "replica ordered",
     DrainReplica: "replica drained",
+    SleepReplica: "replica put to sleep",
     StopReplica: "replica stopped",
+    WakeReplica: "replica woken",
 }

@@ -16,7 +16,15 @@ from llmgw.control.decide.snapshot import (
 )
 from llmgw.domain.catalog import Model, spec_hash
 from llmgw.domain.ids import ModelName, NodeId, ProfileName, ReplicaId
-from llmgw.domain.plans import Action, DrainReplica, Refusal, StartReplica
+from llmgw.domain.plans import (
+    Action,
+    DrainReplica,
+    Refusal,
+    SleepReplica,
+    StartReplica,
+    StopReplica,
+    WakeReplica,
+)
 
 #: A port that a stranger held is tried again after this long.
 PORT_BLOCKED_S = 600.0
@@ -141,12 +149,14 @@ class Desired:
                 because=action.because,
             )
             return True
-        intent = Intent.DRAIN if isinstance(action, DrainReplica) else Intent.STOP
+        intent = _INTENTS[type(action)]
         if before is not None and before.intent is intent:
             return False
         record = records[action.replica]
-        grace_s = None if isinstance(action, DrainReplica) else action.grace_s
+        grace_s = action.grace_s if isinstance(action, StopReplica) else None
         victim_for = victims.get(action.replica, before.victim_for if before else None)
+        if intent is Intent.RUN:
+            victim_for = None
         self.orders[action.replica] = Order(
             replica=action.replica,
             model=record.replica.model,
@@ -158,6 +168,14 @@ class Desired:
             victim_for=victim_for,
         )
         return True
+
+
+_INTENTS: dict[type, Intent] = {
+    DrainReplica: Intent.DRAIN,
+    SleepReplica: Intent.SLEEP,
+    StopReplica: Intent.STOP,
+    WakeReplica: Intent.RUN,
+}
 
 
 def _refusals(setbacks: Mapping[ModelName, Setback]) -> dict[ModelName, Refusal]:
