@@ -45,6 +45,10 @@ COMMANDS = {
         target="llmgw.cli.plugins:plugins", help="List what is installed, and what failed to load."
     ),
     "store": Row(target="llmgw.cli.store:store", help="Look after the database of a server."),
+    "debug": Row(
+        target="llmgw.cli.debug.command:debug",
+        help="Put what somebody who is to help needs into one file, secrets masked.",
+    ),
     "simulate": Row(
         target="llmgw.simulate.command:simulate",
         help="Run a whole fleet on a virtual clock.",

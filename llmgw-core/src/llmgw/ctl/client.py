@@ -42,6 +42,10 @@ class Client:
         """Return the body of a GET as sent. Query values of None are left out."""
         return self._send("GET", path, query=query).text
 
+    def get_root(self, path: str) -> str:
+        """Return the body of a GET outside of the API, such as `/metrics`."""
+        return self._ask("GET", path).text
+
     def read(self, kind: type[T], path: str, **query: object) -> T:
         """Return a GET's reply as a value."""
         return parse(kind, self.get(path, **query))
@@ -88,9 +92,20 @@ class Client:
         json: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
+        return self._ask(method, PREFIX + path, query=query, json=json, headers=headers)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        json: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
         with self._translated():
             response = self._http.request(
-                method, PREFIX + path, params=_present(query), json=json, headers=headers
+                method, path, params=_present(query or {}), json=json, headers=headers
             )
         if response.is_error:
             raise _refusal(response)

@@ -34,7 +34,7 @@ async def profile(call: Call) -> Response:
         pyinstrument = importlib.import_module("pyinstrument")
     except ModuleNotFoundError:
         raise NotAvailable(
-            "profiling needs a package that is not installed; run: pip install pyinstrument"
+            "profiling needs a package that is not installed; run: pip install 'llmgw-core[debug]'"
         ) from None
     profiler = pyinstrument.Profiler(async_mode="disabled")
     profiler.start()
