@@ -15,7 +15,7 @@ import msgspec
 EVENT_LIMIT = 16 * 1024 * 1024
 DONE = b"data: [DONE]\n\n"
 
-_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _BOUNDARY = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DATA_FIELD = re.compile(rb"^data(?::[ ]?|$)(.*)$", re.MULTILINE)
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
@@ -64,19 +64,19 @@ class EventCutter:
     So a client never sees half an event, also when the engine dies in the middle of one.
     """
 
-    __slots__ = ("_rest",)
+    __slots__ = ("pending",)
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self.pending = bytearray()  #: the start of an event
 
     def cut(self, data: bytes) -> bytes:
         """Return all events that are complete now, b"" if none is.
 
         Raises OverflowError for a single event above EVENT_LIMIT.
         """
-        if not self._rest and data.endswith(_ENDS):
+        rest = self.pending
+        if not rest and data.endswith(ENDS):
             return data
-        rest = self._rest
         # A boundary may lie across the border; no byte but the last three is searched twice.
         start = max(0, len(rest) - 3)
         rest += data
@@ -93,8 +93,8 @@ class EventCutter:
 
     def rest(self) -> bytes:
         """Return and forget what has come of an event that was never completed."""
-        rest = bytes(self._rest)
-        self._rest.clear()
+        rest = bytes(self.pending)
+        self.pending.clear()
         return rest
 
 

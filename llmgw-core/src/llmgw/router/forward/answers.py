@@ -13,6 +13,7 @@ from llmgw.router.forward.assemble import Assembler
 from llmgw.router.pool import AnswerHead
 from llmgw.router.routes import Assembly
 from llmgw.router.sse import (
+    ENDS,
     EventCutter,
     Usage,
     event_data,
@@ -120,6 +121,9 @@ class StreamAnswer:
         self._last = b""
 
     def data(self, data: bytes) -> None:
+        if not self._cutter.pending and data.endswith(ENDS):  # nearly always
+            self._pass(data)
+            return
         try:
             block = self._cutter.cut(data)
         except OverflowError:
@@ -223,19 +227,16 @@ class PlainAnswer:
     def end(self) -> None:
         target = self._target
         if target.has_shown:
-            self._count(self._tail)
+            if (usage := read_usage(self._tail)) is not None:
+                target.take_usage(usage)
             target.close_answer()
             return
         body = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        self._count(body)
+        if (usage := read_usage(body)) is not None:
+            target.take_usage(usage)
         if target.renaming is not None:
             body = target.renaming.apply(body)
         target.show_whole(self._head, body)
-
-    def _count(self, text: bytes) -> None:
-        usage = read_usage(text)
-        if usage is not None:
-            self._target.take_usage(usage)
 
     def is_whole(self) -> bool:
         return False

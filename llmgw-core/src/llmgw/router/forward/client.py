@@ -31,6 +31,10 @@ class Client(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
+    def write_piece(self, data: bytes) -> None:
+        """Write data framed by `piece`."""
+        ...
+
     def finish(self, *, ended: bool) -> None:
         """The answer is complete. ended: it was sent in pieces, whose end is still to be told."""
         ...

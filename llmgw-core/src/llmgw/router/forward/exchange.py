@@ -205,11 +205,14 @@ class Exchange:
         self.hides_usage = asks_stream and not envelope.wants_usage and envelope.route.asks_usage
         self._connection = connection
         self._answer = None
+        deadline = self._client.deadline
         if envelope.stream:
-            self._client.deadline.set(self._within(self._first_byte_limit()))
+            deadline.set(self._within(self._first_byte_limit()))
+        elif self._whole_due < NEVER:
+            deadline.set(self._whole_due - parts.wheel.now)
         else:
             # A plain answer may take as long as it takes; its client is watched instead.
-            self._client.deadline.set(self._whole_due - parts.wheel.now)
+            deadline.due = NEVER
         connection.send(self, request_head(leg.head, envelope, len(body)), body)
 
     def _first_byte_limit(self) -> float:
@@ -252,10 +255,8 @@ class Exchange:
         answer.data(data)
         if self._phase is Phase.ANSWERING:
             # Moved, not set: the wheel finds out when it comes by.
-            now = self._parts.wheel.now
-            self._client.deadline.due = min(
-                now + self._parts.deadlines.between_chunks, self._whole_due
-            )
+            due = self._parts.wheel.now + self._parts.deadlines.between_chunks
+            self._client.deadline.due = min(due, self._whole_due)
 
     def answer_end(self) -> None:
         self._connection = None
@@ -317,7 +318,7 @@ class Exchange:
     def show_events(self, block: bytes) -> None:
         client = self._client
         if self.has_shown:
-            client.write(client.piece(block))
+            client.write_piece(block)
             return
         self._first_byte()
         client.write(self._stream_head() + client.piece(block))

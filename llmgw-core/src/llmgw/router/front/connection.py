@@ -160,11 +160,8 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             return
         is_idle = self._request is None and self._incoming is None and not self._waiting
-        if is_idle and (repeated := self._repeated) is not None:
-            body = repeated.body(data)
-            if body is not None and self._is_as_before(repeated, len(body)):
-                self._answer_again(repeated, body)
-                return
+        if is_idle and self._repeated is not None and self._answer_again(self._repeated, data):
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -193,21 +190,24 @@ class Connection(asyncio.Protocol):
             return None
         return RepeatedHead.of(data, request, grant, ingress.keys.generation)
 
-    def _is_as_before(self, repeated: RepeatedHead, length: int) -> bool:
-        """Say whether nothing has changed that this head was once judged by."""
+    def _answer_again(self, repeated: RepeatedHead, data: bytes) -> bool:
+        """Answer a request whose head is known; False if it is another, or may be judged
+        differently now."""
         front = self._front
-        return (
-            front.ingress is not None
-            and repeated.generation == front.ingress.keys.generation
-            and length <= front.limits.body_bytes
-            and not self._closing
-        )
-
-    def _answer_again(self, repeated: RepeatedHead, body: bytes) -> None:
+        body = repeated.body(data)
+        if (
+            body is None
+            or len(body) > front.limits.body_bytes
+            or front.ingress is None
+            or repeated.generation != front.ingress.keys.generation
+            or self._closing
+        ):
+            return False
         request = repeated.request
         request.body = body
         request.request_id = request.given_id or new_request_id()
         self._answer(request, repeated.grant)
+        return True
 
     def _read_without_upgrade(self, rest: bytes) -> None:
         """Read a request that offers another protocol as if it did not.
@@ -460,6 +460,11 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self.transport is not None:
             self.transport.write(data)
+
+    def write_piece(self, data: bytes) -> None:
+        transport, request = self.transport, self._request
+        if transport is not None and request is not None:
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if request.is_http11 else data)
 
     def finish(self, *, ended: bool) -> None:
         request, self._request = self._request, None

@@ -20,7 +20,7 @@ from llmgw.router.forward.poison import fingerprint_of, quarantined, sample_of
 from llmgw.router.ingress.form import read_form
 from llmgw.router.ingress.request import Request
 from llmgw.router.ingress.shape import BodyFields, read_fields
-from llmgw.router.keys import Charge, KeyGrant, KeyTable
+from llmgw.router.keys import KeyGrant, KeyTable
 from llmgw.router.routes import ModelPlace, Route
 from llmgw.router.table import ModelRoute, Table
 
@@ -74,11 +74,15 @@ class Ingress:
             fields = read_fields(request.body)
             model, stream = fields.model, fields.stream is True
         target = self._find(model, grant)
-        is_suspect = self._is_suspect(route, request.body, started)
+        is_suspect = not self._forward.quarantine.is_empty and self._is_suspect(
+            route, request.body, started
+        )
         if request.profile is not None:
             self._forward.selector.require_profile(request.profile)
         routed = self._routed(request, route, target, fields, is_suspect)
-        charge = self._charge(grant, routed)
+        charge = grant.begin(routed.body_bytes >> 2)
+        if isinstance(charge, RequestError):
+            raise charge
         headers = b"x-request-id: %b\r\n" % request.request_id
         for item in grant.rate_headers():
             headers += b"%b: %b\r\n" % item
@@ -94,7 +98,7 @@ class Ingress:
             stream=stream,
             stream_given=fields is not None and fields.stream is not UNSET,
             stream_options_given=fields is not None and fields.stream_options is not UNSET,
-            wants_usage=fields is not None and fields.wants_usage,
+            wants_usage=stream and fields is not None and fields.wants_usage,
             model_span=span,
             profile=request.profile,
             priority=self._forward.admission.priority(request.priority),
@@ -115,8 +119,6 @@ class Ingress:
     def _is_suspect(self, route: Route, body: bytes | bytearray, now: float) -> bool:
         """Say whether an engine has died with this request in flight; refuse it if two have."""
         quarantine = self._forward.quarantine
-        if quarantine.is_empty:
-            return False
         known_as = fingerprint_of(route.path, sample_of(body))
         if quarantine.refuses(known_as, now):
             raise quarantined()
@@ -148,12 +150,6 @@ class Ingress:
             seed=self._draw(),
             alone=is_suspect,
         )
-
-    def _charge(self, grant: KeyGrant, routed: RoutedRequest) -> Charge:
-        charge = grant.begin(routed.body_bytes >> 2)
-        if isinstance(charge, RequestError):
-            raise charge
-        return charge
 
 
 def model_not_found(model: str) -> RequestError:

@@ -63,7 +63,8 @@ class Budget:
 
     def _turn(self, wall: float) -> None:
         """Begin a new day or month. The clock going back begins none: spent is spent."""
-        if (day := day_of(wall)) > self._day:
+        if wall >= (self._day + 1) * 86400:
+            day = day_of(wall)
             self._day, self._day_tokens = day, 0
             if (month := month_of(wall)) > self._month:
                 self._month, self._month_tokens = month, 0

@@ -42,6 +42,7 @@ class KeyGrant:
     __slots__ = (
         "_budget",
         "_clock",
+        "_is_shared",
         "_models",
         "_part",
         "_refused",
@@ -55,6 +56,7 @@ class KeyGrant:
         "is_revoked",
         "is_used",
         "key",
+        "key_id",
     )
 
     def __init__(self, key: ApiKey, clock: Clock, used: list[KeyGrant] | None = None) -> None:
@@ -77,6 +79,8 @@ class KeyGrant:
         """Take a changed key; what has been used stays used."""
         now = self._clock.monotonic()
         self.key = key
+        self.key_id = key.id  #: "" where no key is asked for
+        self._is_shared = _is_shared(key.limits)
         self._models = None if key.models is None else frozenset(key.models)
         self._part = part = self._shares.of_key(key.id, key.limits)
         self._requests = resized(self._requests, part.requests_per_minute, now)
@@ -116,11 +120,6 @@ class KeyGrant:
         self._budget.learn(spend)
 
     @property
-    def key_id(self) -> str:
-        """The key's id; "" where no key is asked for."""
-        return self.key.id
-
-    @property
     def is_valid(self) -> bool:
         """Whether the key still opens anything: neither revoked nor expired since it was shown."""
         expires_at = self.key.expires_at
@@ -143,7 +142,8 @@ class KeyGrant:
         """
         part = self._part
         now = self._clock.monotonic()
-        self._meter(tokens)
+        if self._is_shared and self._used is not None:
+            self._meter(tokens, self._used)
         if part.concurrent_requests is not None and self.in_flight >= part.concurrent_requests:
             self._refused += 1
             return _limited(
@@ -178,12 +178,10 @@ class KeyGrant:
         self.in_flight += 1
         return Charge(self, tokens)
 
-    def _meter(self, tokens: int) -> None:
-        if self._used is None or not _is_shared(self.key.limits):
-            return
+    def _meter(self, tokens: int, used: list[KeyGrant]) -> None:
         if not self.is_used:
             self.is_used = True
-            self._used.append(self)
+            used.append(self)
         self._requests_meter.add(1)
         self._tokens_meter.add(tokens)
 

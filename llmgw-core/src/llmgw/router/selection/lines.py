@@ -19,12 +19,12 @@ Tiers = tuple[tuple[EndpointState, ...], ...]
 class Choice:
     """One model under one routing profile: the endpoints in question, and its balancer."""
 
-    __slots__ = ("_tells_match", "_tiers", "balancer", "profile", "size")
+    __slots__ = ("_tiers", "balancer", "profile", "size", "tells_match")
 
     def __init__(self, profile: CompiledProfile, members: tuple[EndpointState, ...]) -> None:
         self.profile = profile
         self.balancer = profile.balancer()
-        self._tells_match = isinstance(self.balancer, TellsMatch)
+        self.tells_match = isinstance(self.balancer, TellsMatch)
         self.take(members)
 
     def take(self, members: tuple[EndpointState, ...]) -> None:
@@ -40,10 +40,7 @@ class Choice:
 
     def match(self) -> tuple[int, int] | None:
         """Return how the last choice matched; None where the balancer does not look at that."""
-        if self._tells_match:
-            match: tuple[int, int] = self.balancer.match  # type: ignore[attr-defined]  # TellsMatch
-            return match
-        return None
+        return self.balancer.match if isinstance(self.balancer, TellsMatch) else None
 
     def usable(self, in_panic: bool, exclude: frozenset[EndpointId]) -> list[EndpointState]:
         """Return those with room of the highest priority that has any; [] if none has."""

@@ -166,7 +166,7 @@ class Selector:
         model's. alone: prefer one with nothing in flight and keep others away from it, as far
         as others are free: this request, or one like it (`request.alone`), may be poison.
         """
-        now = self._now()
+        now = self._moment.now = self._clock.monotonic()
         if now >= self._next_change:
             self.advance(now)
         line = self._lines.get(route.name)
@@ -186,7 +186,8 @@ class Selector:
         state = usable[choice.balancer.choose(request, usable)]
         tokens = request.body_bytes >> 2
         reservation = Reservation(self, state, choice, len(usable), tokens, state.is_ejected)
-        reservation.match = choice.match()
+        if choice.tells_match:
+            reservation.match = choice.match()
         if alone:
             reservation.is_alone = True
             state.one_alone += 1
@@ -210,7 +211,7 @@ class Selector:
     def ended(self, reservation: Reservation, outcome: Outcome) -> None:
         """Learn from a request that has given its slot back. For `Reservation` only."""
         state = reservation.state
-        state.last_end = now = self._now()
+        state.last_end = now = self._moment.now = self._clock.monotonic()
         if reservation.is_alone:
             state.one_alone -= 1
             self._alone -= 1
