@@ -5,7 +5,7 @@
  * One thread, epoll, keep-alive, 127.0.0.1 only. Any POST gets an OpenAI chat answer: JSON of
  * about BYTES (1024), or, where its body holds "stream":true, "max_tokens" events of 200 bytes,
  * one every MS milliseconds (20), then [DONE]; with "include_usage":true a usage event before
- * it. Any GET gets {}. */
+ * it. Any GET gets the list of models, by which some proxies find out what is served here. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -88,10 +88,13 @@ static void next_event(struct peer *p, uint64_t now)
 
 static int answer_request(struct peer *p, int is_post, const char *body)
 {
-    static const char empty[] = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+    static const char models[] =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 103\r\n\r\n"
+        "{\"object\":\"list\",\"data\":[{\"id\":\"bench\",\"object\":\"model\",\"created\":1,"
+        "\"owned_by\":\"vllm\",\"root\":\"bench\"}]}";
     static const char head[] = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
                                "transfer-encoding: chunked\r\n\r\n";
-    if (!is_post) return put(p, empty, sizeof empty - 1);
+    if (!is_post) return put(p, models, sizeof models - 1);
     if (!strstr(body, "\"stream\":true")) return put(p, answer, answer_size);
     const char *tokens = strstr(body, "\"max_tokens\":");
     p->events_left = tokens ? atoi(tokens + 13) : 16;

@@ -160,7 +160,8 @@ int main(int count, char **words)
     memset(filler, 'x', prompt);
     filler[prompt] = 0;
     int size = asprintf(&body, "{\"model\":\"bench\",\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],"
-        "\"stream\":%s,\"max_tokens\":%d}", filler, is_stream ? "true" : "false", stream_events);
+        "\"stream\":%s,\"max_tokens\":%d}", filler, is_stream ? "true" : "false",
+        is_stream ? stream_events : 64);
     request_size = asprintf(&request, "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\n"
         "content-type: application/json\r\naccept: */*\r\nauthorization: Bearer %s\r\n"
         "user-agent: load\r\ncontent-length: %d\r\n\r\n%s", key, size, body);

