@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -12,9 +13,12 @@ import httpx
 import pytest
 
 from llmgw.config.loading import load_server
+from llmgw.errors import ConfigError
 from llmgw.server.standalone import DRAIN_LIMIT_S, drain_limit_s
 from llmgw.testing.cluster import running_router, running_server
 from llmgw.testing.engine_script import Script, ScriptedEngine
+from llmgw.testing.pem import write_pair
+from llmgw.testing.site import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -22,11 +26,19 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 ANSWER = {"object": "chat.completion", "choices": []}
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], limit_s: float = 8) -> None:
     """Look again and again: the router is real, and seen from outside."""
-    with anyio.fail_after(8):
+    with anyio.fail_after(limit_s):
         while not await condition():  # noqa: ASYNC110 # there is no event to wait for out here
             await anyio.sleep(0.02)
+
+
+async def is_up(admin: str) -> bool:
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return (await client.get(f"http://{admin}/healthz")).is_success
+    except httpx.TransportError:
+        return False
 
 
 async def test_a_router_serves_what_its_server_tells_it_and_goes_on_without_it(
@@ -50,6 +62,81 @@ async def test_a_router_serves_what_its_server_tells_it_and_goes_on_without_it(
             async with httpx.AsyncClient(trust_env=False) as admin:
                 ready = await admin.get(f"http://{serving.admin}/readyz")
             assert ready.json() == {"status": "ready", "stale": True}
+
+
+@pytest.mark.timeout(120)
+async def test_with_two_servers_the_kill_of_one_is_not_noticed_and_the_other_is_followed(
+    tmp_path: Path,
+) -> None:
+    token = "the-same-token-everywhere"
+    admins = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    urls = ",".join(f"http://{admin}" for admin in admins)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir(mode=0o700)
+        (tmp_path / name / "admin.token").write_text(token)
+    async with ScriptedEngine(Script.plain(ANSWER)) as engine:
+        flags = ("--listen", "127.0.0.1:0", "--admin-listen", admins[0])
+        state = ("--state-dir", str(tmp_path / "one"))
+        said = ("--endpoint", f"e1={engine.url}=m")
+        one = await anyio.open_process(
+            [sys.executable, "-m", "llmgw", "server", *flags, *state, *said], stdout=None
+        )
+        try:
+            await until(partial(is_up, admins[0]), 30)
+            async with running_router(tmp_path / "router", urls, token) as (_, client):
+
+                async def is_served(model: str = "m") -> bool:
+                    answer = await client.post(
+                        "/v1/chat/completions", json={**CHAT, "model": model}
+                    )
+                    return answer.status_code == 200
+
+                await until(is_served)
+                endpoint = {"id": "e2", "url": engine.url, "models": ["m", "n"]}
+                endpoints = [{**endpoint, "health_path": None}]
+                async with running_server(
+                    tmp_path / "two", endpoints=endpoints, admin_listen=admins[1]
+                ):
+                    one.kill()
+                    assert all([await is_served() for _ in range(20)])
+                    # The router looks for a server that is away less and less often.
+                    await until(lambda: is_served("n"), 40)
+        finally:
+            if one.returncode is None:
+                one.kill()
+            await one.aclose()
+
+
+async def test_servers_behind_a_private_authority_are_followed_where_it_is_trusted(
+    tmp_path: Path,
+) -> None:
+    pair = write_pair(tmp_path / "pair")
+    tls = {"certificate": str(pair / "cert.pem"), "key": str(pair / "key.pem")}
+    async with ScriptedEngine(Script.plain(ANSWER)) as engine:
+        endpoint = {"id": "e1", "url": engine.url, "models": ["m"], "health_path": None}
+        async with running_server(tmp_path / "server", endpoints=[endpoint], tls=tls) as server:
+            token = (tmp_path / "server/admin.token").read_text().strip()
+            url = f"https://localhost:{server.serving.admin.port}"
+            trusting = running_router(
+                tmp_path / "a", url, token, tls={"servers_ca": str(pair / "cert.pem")}
+            )
+            async with trusting as (_, client):
+                assert (await client.post("/v1/chat/completions", json=CHAT)).json() == ANSWER
+            async with running_router(tmp_path / "b", url, token) as (serving, _):
+                async with httpx.AsyncClient(trust_env=False) as admin:
+                    ready = await admin.get(f"http://{serving.admin}/readyz")
+                assert ready.json() == {"status": "not ready", "stale": True}
+
+
+async def test_a_file_that_is_no_authority_is_named(tmp_path: Path) -> None:
+    wrong = tmp_path / "ca.pem"
+    wrong.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running_router(
+            tmp_path, "https://localhost:1", "t", tls={"servers_ca": str(wrong)}
+        ):
+            pass
+    assert caught.group_contains(ConfigError, match="ca.pem cannot be used", depth=None)
 
 
 async def test_its_metrics_ask_for_the_token_of_its_own_state_folder(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ from llmgw.domain.usage import UsageBatch
 PULSE_S = 5.0
 """A feed says something at least this often; three times as long is silence."""
 
+NOT_YET = -1
+"""Of a report's `applied`: no snapshot has this serial."""
+
 
 class FeedSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     """Everything that a router needs, as one server knows it. Also the table on disk."""
@@ -52,7 +55,9 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a router says back, each second."""
 
     router: str  #: unique per process
-    applied: int | None  #: serial of this server's snapshot that is in force; None: another's is
+    applied: int | None
+    """Serial of this server's snapshot that is in force; None: another's is; `NOT_YET`: this
+    server's will be."""
     usage: RouterUsage
     batch: UsageBatch | None = None  #: repeated until it has been answered
     nudges: tuple[ModelName, ...] = ()  #: models that somebody waits for

@@ -32,10 +32,16 @@ from llmgw.errors import ConfigError, Problem
     type=click.Path(path_type=Path),
     help="Admin token of the servers. Not needed beside a server of the same user.",
 )
+@click.option(
+    "--server-ca",
+    type=click.Path(path_type=Path),
+    help="PEM file of who vouches for the servers' certificates. [the machine's own roots]",
+)
 def router(
     config_file: Path | None,
     servers: tuple[str, ...],
     token_file: Path | None,
+    server_ca: Path | None,
     insecure_bind: bool,
     **given: Any,
 ) -> None:
@@ -51,6 +57,8 @@ def router(
     from llmgw.server.process import run_router  # `--help` needs none of it
 
     flags = flags_of(given, insecure_bind=insecure_bind)
+    if server_ca is not None:
+        flags["tls.servers_ca"] = str(server_ca.absolute())
     # Beside a server on one machine: a folder of its own, or both would keep one table.
     flags.setdefault("state_dir", str(default_state_dir(os.environ) / "router"))
     run_router(config_file, flags, servers=server_urls(servers), token=_token(token_file))

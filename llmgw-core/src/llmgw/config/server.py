@@ -26,6 +26,14 @@ def _listening_or_socket(text: str) -> str:
     return text if text.startswith("unix:/") else _listening(text)
 
 
+def _admin_url(text: str) -> str:
+    url = text.strip().rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path:
+        raise ValueError(f"must be a URL such as https://10.0.0.2:8081, got {url!r}")
+    return url
+
+
 def _base_url(text: str) -> str:
     url = text.strip().rstrip("/")
     parts = urlsplit(url)
@@ -228,6 +236,9 @@ class ControlSettings(Section):
     """Name of the way to reach nodes."""
     lease_store: str = "store"
     """Name of the way to agree on one leader."""
+    peers: tuple[Annotated[str, AfterValidator(_admin_url)], ...] = ()
+    """Admin listeners of the other servers, `http(s)://HOST:PORT`. While one of them leads, it is
+    told what routers report here. The admin token must be the same everywhere."""
     drain_limit: Seconds = 300.0
     """A replica that is told to go is stopped after this, whatever it still computes."""
 
@@ -246,6 +257,9 @@ class TlsSettings(Section):
     """PEM file, the server's own certificate first."""
     key: Path | None = None
     """PEM file."""
+    servers_ca: Path | None = None
+    """PEM file of who vouches for servers' admin listeners, for `llmgw router` and
+    `control.peers`; null: the machine's own roots."""
 
 
 class AuthSettings(Section):

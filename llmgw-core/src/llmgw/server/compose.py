@@ -21,6 +21,7 @@ from llmgw.config.loading import Loaded
 from llmgw.config.server import ServerSettings
 from llmgw.contracts.dispatch import Dispatcher, DispatcherContext
 from llmgw.contracts.leases import LeaseStore
+from llmgw.contracts.sinks import UsageSource
 from llmgw.control.plane import ControlPlane
 from llmgw.domain.catalog import Model
 from llmgw.domain.keys import ApiKey, KeySpend
@@ -30,12 +31,16 @@ from llmgw.errors import ConfigError, Problem
 from llmgw.logs import get_logger
 from llmgw.plugins import Registry, Supplied
 from llmgw.router.app import Router
-from llmgw.router.feed import FeedSource, LastTable
+from llmgw.router.feed import FeedClient, FeedSource, LastTable
+from llmgw.router.feed.client import feed_client
 from llmgw.server.deposits import Deposits, ModelsByFile
 from llmgw.server.feeding import LAST_TABLE_FILE, Feeding, UsageOfAll
+from llmgw.server.forwarding import Forwarding, NudgeAll
 from llmgw.server.listeners import check_free
 from llmgw.server.standalone import keys_are_open
+from llmgw.server.statedir import admin_token
 from llmgw.server.static import EndpointsOfBoth, static_endpoints
+from llmgw.server.tls import servers_trust
 from llmgw.store import Follower, Listeners, Store, open_store
 
 log = get_logger(__name__)
@@ -124,10 +129,13 @@ def compose(
     )
     static = static_endpoints(settings.endpoints, registry.engines)
     endpoints = EndpointsOfBoth([router, feed], static)
-    fleet = None
+    fleet = peers = None
     if store is not None and known_nodes is not None:
         fleet = _fleet(loaded, registry, clock, router, feed, endpoints, store, known_nodes)
         router.nudges = feed.nudges = fleet.plane
+        if settings.control.peers:
+            peers = _peers(loaded, feed, UsageOfAll([router, feed]), clock)
+            router.nudges = feed.nudges = NudgeAll(feed, fleet.plane, peers)
     books = None
     if store is not None:
         books = _books(loaded, clock, router, feed, fleet, store, may_empty)
@@ -136,9 +144,24 @@ def compose(
         LastTable(loaded.state_dir / LAST_TABLE_FILE) if fleet else None,
         plane=fleet.plane if fleet else None,
         router=router if settings.workers == 1 else None,
+        peers=peers,
         clock=clock,
     )
     return Parts(router=router, endpoints=endpoints, fleet=fleet, books=books, feeding=feeding)
+
+
+def _peers(loaded: Loaded, feed: FeedSource, usage: UsageSource, clock: Clock) -> FeedClient:
+    settings = loaded.settings
+    forwarding = Forwarding(feed, usage, clock)
+    return FeedClient(
+        settings.control.peers,
+        admin_token(loaded.state_dir, settings.auth.admin_token_file),
+        forwarding,
+        clock,
+        connect=partial(feed_client, trust=servers_trust(settings.tls)),
+        has_in_force=forwarding.has_in_force,
+        only_leader=True,
+    )
 
 
 async def _add_usage(store: Store, batch: UsageBatch) -> None:

@@ -15,7 +15,7 @@ from llmgw.control.plane import ControlPlane
 from llmgw.domain.endpoints import RouterUsage
 from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.logs import get_logger
-from llmgw.router.feed import FeedSource, LastTable
+from llmgw.router.feed import FeedClient, FeedSource, LastTable
 from llmgw.router.feed.source import summed
 from llmgw.server.static import EndpointsOfBoth
 
@@ -59,16 +59,19 @@ class Feeding:
         *,
         plane: ControlPlane | None,
         router: SharedRouter | None,
+        peers: FeedClient | None = None,
         clock: Clock,
     ) -> None:
         """last_table: None keeps nothing; what the configuration says needs no keeping.
 
-        router: of this process; None: it gets no requests, since workers do.
+        router: of this process; None: it gets no requests, since workers do. peers: tells the
+        other servers what is reported here; None: there are none.
         """
         self.feed = feed
         self._last_table = last_table
         self._plane = plane
         self._router = router
+        self._peers = peers
         self._clock = clock
         self._saved = feed.snapshot
 
@@ -90,6 +93,8 @@ class Feeding:
         async with anyio.create_task_group() as tasks:
             await tasks.start(self.feed.run)
             tasks.start_soon(self._keep)
+            if self._peers is not None:
+                tasks.start_soon(self._peers.run)
             if self._router is not None:
                 tasks.start_soon(self._share_with, self._router)
             task_status.started()
@@ -100,6 +105,8 @@ class Feeding:
             if self._plane is not None:
                 standing = self._plane.view.standing()
                 self.feed.publish_leading(standing.leading)
+                if standing.leading:
+                    self.feed.desk.bound = RouterShares()
             await self._save()
 
     async def _share_with(self, router: SharedRouter) -> None:

@@ -21,6 +21,7 @@ from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.domain.usage import UsageBatch
 from llmgw.logs import get_logger
 from llmgw.router.feed import FeedClient, FeedSource, LastTable
+from llmgw.router.feed.client import feed_client
 from llmgw.router.front import Connection, Front, Limits
 from llmgw.router.keys import KeyTable
 from llmgw.router.metrics import RouterMetrics
@@ -37,7 +38,7 @@ from llmgw.server.standalone import (
     warn_of_exposure,
 )
 from llmgw.server.statedir import admin_token, prepare
-from llmgw.server.tls import certificate_of
+from llmgw.server.tls import certificate_of, servers_trust
 from llmgw.server.workers import Workers, worker_flags
 
 log = get_logger(__name__)
@@ -133,6 +134,8 @@ class RelayedRouter:
                 relay,
                 self._clock,
                 last_table=LastTable(self._loaded.state_dir / TABLE_FILE),
+                connect=partial(feed_client, trust=servers_trust(settings.tls)),
+                has_in_force=relay.feed.all_applied,
             )
             relay.feed.nudges = client
             limit_s = drain_limit_s(self._loaded)

@@ -22,13 +22,14 @@ from llmgw.domain.secret import Secret
 from llmgw.logs import get_logger
 from llmgw.router.app import Router
 from llmgw.router.feed import FeedClient, LastTable
+from llmgw.router.feed.client import feed_client
 from llmgw.router.front import Connection, Front
 from llmgw.router.usage import UsageLedger
 from llmgw.server.listeners import address_of, bound
 from llmgw.server.router_admin import router_admin
 from llmgw.server.serving import HttpListener
 from llmgw.server.statedir import admin_token, prepare
-from llmgw.server.tls import certificate_of
+from llmgw.server.tls import certificate_of, servers_trust
 
 log = get_logger(__name__)
 
@@ -109,6 +110,7 @@ class StandaloneRouter:
             router,
             self._clock,
             last_table=LastTable(self._loaded.state_dir / TABLE_FILE),
+            connect=partial(feed_client, trust=servers_trust(settings.tls)),
         )
         router.nudges = feed
         with ExitStack() as stack:

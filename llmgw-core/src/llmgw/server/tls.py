@@ -56,6 +56,20 @@ def certificate_of(settings: TlsSettings) -> Certificate | None:
     return Certificate(settings.certificate, settings.key)
 
 
+def servers_trust(settings: TlsSettings) -> ssl.SSLContext | None:
+    """Return how certificates of servers' admin listeners are checked; None: by the machine's own
+    roots. Raises ConfigError naming the file."""
+    if settings.servers_ca is None:
+        return None
+    _check_text(settings.servers_ca, "CERTIFICATE")
+    try:
+        context = ssl.create_default_context(cafile=settings.servers_ca)
+    except ssl.SSLError as error:
+        raise _refusal(f"{settings.servers_ca} cannot be used: {error}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
 def _context(chain: Path, key: Path) -> ssl.SSLContext:
     _check_text(chain, "CERTIFICATE")
     _check_text(key, "PRIVATE KEY")

@@ -117,11 +117,11 @@ async def running_server(
 
 @asynccontextmanager
 async def running_router(
-    state_dir: Path, server: str, token: str, **settings: Any
+    state_dir: Path, servers: str, token: str, **settings: Any
 ) -> AsyncIterator[tuple[RouterServing, httpx.AsyncClient]]:
     """Run a stand-alone router until the block ends; yield where it answers and a client of it.
 
-    server: URL of an admin listener, which token opens.
+    servers: URLs of admin listeners, separated by commas, which token opens.
     """
     registry = registry_of_fakes()
     flags: Mapping[str, Any] = {
@@ -132,7 +132,7 @@ async def running_router(
     }
     router = StandaloneRouter(
         load_server(None, {}, flags, needs_work=False),
-        servers=[server],
+        servers=servers.split(","),
         token=Secret(token),
         balancers=registry.balancers,
         engines=registry.engines,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from anyio import TASK_STATUS_IGNORED, to_thread
 from anyio.abc import TaskStatus
 
 from llmgw.adminapi.feed_messages import (
+    NOT_YET,
     PULSE_S,
     FeedSnapshot,
     FeedSpend,
@@ -68,13 +70,17 @@ class _Feed:
         self.snapshot: FeedSnapshot | None = None
 
 
-def feed_client(address: str) -> httpx.AsyncClient:
-    """Return a client for a server: `http(s)://HOST:PORT` or `unix:PATH`. No proxy lies between."""
+def feed_client(address: str, *, trust: ssl.SSLContext | None = None) -> httpx.AsyncClient:
+    """Return a client for a server: `http(s)://HOST:PORT` or `unix:PATH`. No proxy lies between.
+
+    trust: whose certificates are believed; None: the machine's own roots.
+    """
     limit = httpx.Timeout(5.0, read=3 * PULSE_S)
     if address.startswith("unix:"):
         transport = httpx.AsyncHTTPTransport(uds=address.removeprefix("unix:"))
         return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=limit)
-    return httpx.AsyncClient(base_url=address, trust_env=False, timeout=limit)
+    verify = True if trust is None else trust
+    return httpx.AsyncClient(base_url=address, trust_env=False, timeout=limit, verify=verify)
 
 
 class FeedClient:
@@ -89,10 +95,19 @@ class FeedClient:
         *,
         last_table: LastTable | None = None,
         connect: Callable[[str], httpx.AsyncClient] = feed_client,
+        has_in_force: Callable[[], bool] = lambda: True,
+        only_leader: bool = False,
     ) -> None:
+        """last_table: None keeps nothing on disk.
+
+        has_in_force: whether what was last published to `router` is what it serves; where that
+        takes time. only_leader: reports go to no follower, which would only pass them on.
+        """
         self._token = token
         self._router = router
         self._clock = clock
+        self._has_in_force = has_in_force
+        self._only_leader = only_leader
         self._last_table = last_table
         self._feeds = [_Feed(address, connect(address)) for address in servers]
         self._applied: FeedSnapshot | None = None
@@ -227,10 +242,9 @@ class FeedClient:
             return
         nudges, self._nudges = self._nudges, set()
         batch = self._router.ledger.batch()
-        applied = self._applied
         report = RouterReport(
             router=self._id,
-            applied=applied.serial if applied is not None and applied is feed.snapshot else None,
+            applied=self._in_force(feed),
             usage=self._router.usage(),
             batch=batch,
             nudges=tuple(sorted(nudges)),
@@ -253,6 +267,12 @@ class FeedClient:
             # Told again with the next report; the batch is kept by the ledger.
             self._nudges |= nudges
 
+    def _in_force(self, feed: _Feed) -> int | None:
+        applied = self._applied
+        if applied is None or applied is not feed.snapshot:
+            return None
+        return applied.serial if self._has_in_force() else NOT_YET
+
     def _take_shares(self, feed: _Feed, answer: bytes) -> None:
         try:
             shares = decode_shares(answer)
@@ -263,11 +283,12 @@ class FeedClient:
         self._router.take_shares(shares)
 
     def _listener(self) -> _Feed | None:
-        """Return the server that reports go to: the leader, else any, which passes them on."""
+        """Return the server that reports go to: the leader, else any, which passes them on if it
+        can."""
         live = [feed for feed in self._feeds if feed.is_live and feed.snapshot is not None]
         leading = [feed for feed in live if feed.snapshot is not None and feed.snapshot.leading]
         return max(
-            leading or live,
+            leading if leading or self._only_leader else live,
             key=lambda feed: feed.snapshot.epoch if feed.snapshot else 0,
             default=None,
         )
