@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from llmgw.control.decide.snapshot import WeightFacts
 from llmgw.domain.commands import DrainShard, StartShard, StopShard
 from llmgw.domain.endpoints import ModelState
 from llmgw.domain.ids import NodeId, ShardId
+from llmgw.domain.nodes import CachedWeights
 from llmgw.domain.replicas import Failure, FailureCause, ShardState
+from llmgw.domain.weights import WeightFacts
 from llmgw.errors import ConfigError
 from llmgw.testing import values
 from llmgw.testing.clock import FakeClock
@@ -289,3 +290,14 @@ async def test_heads_that_cannot_be_split_are_refused_on_any_fleet(site: Any) ->
     refusal = site.router.status("m").refusal
     assert refusal.parts[0].code == "tensor_indivisible"
     assert refusal.hint == "use parallel.tensor: 2"
+
+
+async def test_what_a_node_reads_of_weights_is_known_and_places_them(site: Any) -> None:
+    unknown = values.model("m", values.profile(devices={"count": 1}))
+    await site.serve([unknown], values.inventory("n1", devices=1))
+    assert "memory_unknown" in str(site.plane.view.explain_model("m"))
+    facts = WeightFacts(weights_mib=16_000, kv_bytes_per_token=131_072, max_context=8192)
+    cached = CachedWeights(ref="path:/models/fake", size_bytes=1, facts=facts)
+    site.fleet.join(values.inventory("n1", devices=1, weights=(cached,)))
+    await site.settle()
+    assert site.replicas() == ["n1:ready"]

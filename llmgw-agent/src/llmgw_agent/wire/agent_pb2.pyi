@@ -371,13 +371,33 @@ class InstalledEngine(_message.Message):
     path: str
     def __init__(self, engine: _Optional[str] = ..., version: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
 
+class WeightFacts(_message.Message):
+    __slots__ = ("weights_mib", "kv_bytes_per_token", "windowed_bytes_per_token", "sliding_window", "attention_heads", "max_context", "disk_mib")
+    WEIGHTS_MIB_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    WINDOWED_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SLIDING_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_HEADS_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    DISK_MIB_FIELD_NUMBER: _ClassVar[int]
+    weights_mib: float
+    kv_bytes_per_token: float
+    windowed_bytes_per_token: float
+    sliding_window: int
+    attention_heads: int
+    max_context: int
+    disk_mib: float
+    def __init__(self, weights_mib: _Optional[float] = ..., kv_bytes_per_token: _Optional[float] = ..., windowed_bytes_per_token: _Optional[float] = ..., sliding_window: _Optional[int] = ..., attention_heads: _Optional[int] = ..., max_context: _Optional[int] = ..., disk_mib: _Optional[float] = ...) -> None: ...
+
 class CachedWeights(_message.Message):
-    __slots__ = ("ref", "size_bytes")
+    __slots__ = ("ref", "size_bytes", "facts")
     REF_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
     ref: str
     size_bytes: int
-    def __init__(self, ref: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    facts: WeightFacts
+    def __init__(self, ref: _Optional[str] = ..., size_bytes: _Optional[int] = ..., facts: _Optional[_Union[WeightFacts, _Mapping]] = ...) -> None: ...
 
 class PortRange(_message.Message):
     __slots__ = ("first", "last")

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 from llmgw.contracts.sinks import UsageSource
 from llmgw.control.decide.lifecycle import settled
-from llmgw.control.decide.snapshot import (
-    ClusterSnapshot,
-    Engine,
-    Limits,
-    ReplicaRecord,
-    WeightFacts,
-)
+from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, Limits, ReplicaRecord
 from llmgw.control.state.desired import Desired
 from llmgw.control.state.inventory import Inventory
 from llmgw.control.state.leases import Leadership
@@ -21,6 +15,7 @@ from llmgw.control.state.replicas import Replicas
 from llmgw.control.state.wake import Wake
 from llmgw.domain.endpoints import RouterUsage
 from llmgw.domain.ids import Epoch
+from llmgw.domain.weights import WeightFacts
 
 Fingerprint = tuple[int, ...]
 
@@ -36,6 +31,12 @@ class Stores:
     wake: Wake
     facts: dict[str, WeightFacts]
     learned: dict[str, float]
+
+    def know_weights(self, facts: Mapping[str, WeightFacts]) -> None:
+        """Take in what headers say of weights, by ref: it decides where they fit."""
+        if any(self.facts.get(ref) != item for ref, item in facts.items()):
+            self.facts.update(facts)
+            self.desired.revision += 1
 
 
 class Observer:

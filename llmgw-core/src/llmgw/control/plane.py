@@ -18,7 +18,7 @@ from llmgw.contracts.sinks import CatalogSink, EndpointSink, ReportSink, Sink, U
 from llmgw.contracts.weights import WeightSource
 from llmgw.control.decide.checks import catalog_problems
 from llmgw.control.decide.lifecycle import SilenceLimits
-from llmgw.control.decide.snapshot import Engine, Limits, WeightFacts
+from llmgw.control.decide.snapshot import Engine, Limits
 from llmgw.control.loops.intake import Intake
 from llmgw.control.loops.leadership import LeadershipLoop
 from llmgw.control.loops.publisher import Publisher
@@ -33,6 +33,7 @@ from llmgw.control.view import FleetView
 from llmgw.domain.catalog import Model
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import NodeId
+from llmgw.domain.weights import WeightFacts
 from llmgw.errors import ConfigError, Problem
 
 
@@ -190,8 +191,7 @@ class ControlPlane:
 
     def know_weights(self, ref: str, facts: WeightFacts) -> None:
         """Take in what file headers say of some weights, for the memory estimate."""
-        self._stores.facts[ref] = facts
-        self._stores.desired.revision += 1
+        self._stores.know_weights({ref: facts})
         self._stores.wake.ring()
 
     def know_memory(self, learned: Mapping[str, float]) -> None:

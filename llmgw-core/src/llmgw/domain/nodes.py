@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmgw.domain.ids import DeviceId, NodeId
+from llmgw.domain.weights import WeightFacts
 
 
 class DeviceHealth(StrEnum):
@@ -63,6 +64,7 @@ class CachedWeights:
 
     ref: str  #: as written in the catalog
     size_bytes: int
+    facts: WeightFacts | None = None  #: as their headers have them; None: not readable, or not said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

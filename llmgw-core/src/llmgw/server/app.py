@@ -37,6 +37,7 @@ from llmgw.server.compose import (
     store_of,
 )
 from llmgw.server.feeding import UsageOfAll
+from llmgw.server.figures import FigureKeeper
 from llmgw.server.fleetpage import fleet_page
 from llmgw.server.listeners import address_of, bound, shared
 from llmgw.server.pages import own_page, totals_of
@@ -210,6 +211,9 @@ class Server:
                         # The catalog of files goes in first; keys are known before requests come.
                         await base.start(parts.books.deposits.run)
                         await base.start(parts.books.follower.run)
+                    if parts.books is not None and parts.fleet is not None:
+                        keeper = FigureKeeper(parts.books.store, parts.fleet.plane, self._clock)
+                        await control.start(keeper.run)
                     await listeners.start(admin_listener.run)
                     await listeners.start(api_listener.run)
                     if self._load is not None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from llmgw.control.decide.facts import facts_of_config, facts_of_gguf, safetensors_mib
+from llmgw.contracts.weightfacts import facts_of_config, facts_of_gguf, safetensors_mib
 from llmgw.control.decide.fit import DemandSource, demand, kv_cache_mib
-from llmgw.control.decide.snapshot import WeightFacts
+from llmgw.domain.weights import WeightFacts
 from llmgw.testing import values
 
 LLAMA_8B = {

@@ -16,17 +16,12 @@ from llmgw.control.decide.placement import Placement, Placer
 from llmgw.control.decide.policies.fabric import Fabric
 from llmgw.control.decide.policies.pack import Pack
 from llmgw.control.decide.policies.spread import Spread
-from llmgw.control.decide.snapshot import (
-    Avoidance,
-    ClusterSnapshot,
-    Limits,
-    NodeRecord,
-    WeightFacts,
-)
+from llmgw.control.decide.snapshot import Avoidance, ClusterSnapshot, Limits, NodeRecord
 from llmgw.domain.catalog import spec_hash
 from llmgw.domain.ids import NodeId, ReplicaId
 from llmgw.domain.nodes import CachedWeights, DeviceHealth, DeviceProcess, NodeState
 from llmgw.domain.plans import Refusal
+from llmgw.domain.weights import WeightFacts
 from llmgw.testing import values
 
 MakeSnapshot = Callable[..., ClusterSnapshot]

@@ -30,11 +30,13 @@ from llmgw.domain.ids import ShardId
 from llmgw.domain.nodes import CachedWeights
 from llmgw.domain.replicas import Failure
 from llmgw.domain.secret import Secret
+from llmgw.domain.weights import WeightFacts
 from llmgw.errors import LlmgwError, PermanentError, TransientError
 from llmgw.logs import get_logger
 from llmgw_agent.node.durable import write_atomically
 from llmgw_agent.node.host import Report, StepFailed
 from llmgw_agent.node.weights.faults import cause_of
+from llmgw_agent.node.weights.headers import read_facts
 from llmgw_agent.node.weights.room import Room
 
 log = get_logger(__name__)
@@ -83,6 +85,8 @@ class WeightCache:
         self._secrets = secrets
         self._downloads: dict[str, threading.Event] = {}  #: by key; set: give up
         self._one_at_a_time: dict[str, anyio.Lock] = {}
+        self._local: dict[str, Path] = {}  #: `path:` refs that were asked for, which nobody copies
+        self._facts: dict[str, WeightFacts | None] = {}
         self._known: tuple[CachedWeights, ...] = self._survey()
 
     def problem(self, ref: str) -> str | None:
@@ -124,6 +128,9 @@ class WeightCache:
                 # The thread sees it at its next piece, and lets go of the lock then.
                 give_up.set()
                 self._downloads.pop(key, None)
+        if ref.startswith("path:"):
+            self._local[ref] = path
+        self._facts.pop(ref, None)  # they may be others than last time
         self._known = await anyio.to_thread.run_sync(self._survey)
         return path
 
@@ -224,11 +231,21 @@ class WeightCache:
             _remove(home)
 
     def _survey(self) -> tuple[CachedWeights, ...]:
-        return tuple(
-            CachedWeights(ref=entry.ref, size_bytes=entry.size_bytes)
+        copied = [
+            (entry.ref, entry.size_bytes, path)
             for home, entry in self._entries()
-            if _whole(home, entry) is not None
+            if (path := _whole(home, entry)) is not None
+        ]
+        local = [(ref, 0, path) for ref, path in sorted(self._local.items())]
+        return tuple(
+            CachedWeights(ref=ref, size_bytes=size, facts=self._facts_of(ref, path))
+            for ref, size, path in (*copied, *local)
         )
+
+    def _facts_of(self, ref: str, path: Path) -> WeightFacts | None:
+        if ref not in self._facts:
+            self._facts[ref] = read_facts(path)
+        return self._facts[ref]
 
     def _entries(self) -> Iterator[tuple[Path, _Entry]]:
         try:

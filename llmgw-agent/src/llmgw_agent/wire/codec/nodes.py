@@ -12,6 +12,7 @@ from llmgw.domain.nodes import (
     InstalledEngine,
     NodeInventory,
 )
+from llmgw.domain.weights import WeightFacts
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.codec.scalars import enum_value, text, texts
 
@@ -91,7 +92,11 @@ def encode_inventory(inventory: NodeInventory) -> pb.NodeInventory:
             for item in inventory.engines
         ],
         weights=[
-            pb.CachedWeights(ref=text(item.ref), size_bytes=item.size_bytes)
+            pb.CachedWeights(
+                ref=text(item.ref),
+                size_bytes=item.size_bytes,
+                facts=None if item.facts is None else _encode_facts(item.facts),
+            )
             for item in inventory.weights
         ],
         capabilities=sorted(inventory.capabilities),
@@ -124,7 +129,12 @@ def decode_inventory(message: pb.NodeInventory) -> NodeInventory:
             for item in message.engines
         ),
         weights=tuple(
-            CachedWeights(ref=item.ref, size_bytes=item.size_bytes) for item in message.weights
+            CachedWeights(
+                ref=item.ref,
+                size_bytes=item.size_bytes,
+                facts=_decode_facts(item.facts) if item.HasField("facts") else None,
+            )
+            for item in message.weights
         ),
         capabilities=frozenset(message.capabilities),
         leaving=message.leaving,
@@ -150,4 +160,34 @@ def decode_load(message: pb.EngineLoad) -> EngineLoad:
         prompt_tokens=message.prompt_tokens if message.HasField("prompt_tokens") else None,
         generated_tokens=message.generated_tokens if message.HasField("generated_tokens") else None,
         cached_tokens=message.cached_tokens if message.HasField("cached_tokens") else None,
+    )
+
+
+def _encode_facts(facts: WeightFacts) -> pb.WeightFacts:
+    return pb.WeightFacts(
+        weights_mib=facts.weights_mib,
+        kv_bytes_per_token=facts.kv_bytes_per_token,
+        windowed_bytes_per_token=facts.windowed_bytes_per_token,
+        sliding_window=facts.sliding_window,
+        attention_heads=facts.attention_heads,
+        max_context=facts.max_context,
+        disk_mib=facts.disk_mib,
+    )
+
+
+def _decode_facts(message: pb.WeightFacts) -> WeightFacts:
+    def whole(name: str) -> int | None:
+        return int(getattr(message, name)) if message.HasField(name) else None
+
+    def number(name: str) -> float | None:
+        return float(getattr(message, name)) if message.HasField(name) else None
+
+    return WeightFacts(
+        weights_mib=number("weights_mib"),
+        kv_bytes_per_token=number("kv_bytes_per_token"),
+        windowed_bytes_per_token=message.windowed_bytes_per_token,
+        sliding_window=whole("sliding_window"),
+        attention_heads=whole("attention_heads"),
+        max_context=whole("max_context"),
+        disk_mib=number("disk_mib"),
     )

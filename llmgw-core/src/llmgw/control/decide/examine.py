@@ -297,7 +297,8 @@ def _choose_among(
                 account,
                 Code.MEMORY_UNKNOWN,
                 f"{what} is not known",
-                hint="write devices.memory_gib into the profile",
+                hint="have the weights read first, `llmgw ctl weights pull NODE REF`, or write "
+                "devices.memory_gib into the profile",
             )
         needed_mib = max(
             found.memory_mib for item in kinds if (found := need.demand_on(item.kind)) is not None

@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from llmgw.control.decide.snapshot import WeightFacts
 from llmgw.domain.catalog import Profile
+from llmgw.domain.weights import WeightFacts
 
 #: Room for what differs between two starts of the same thing.
 LEARNED_MARGIN = 1.05

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmgw.control.decide.fit import Demand, demand, learned_key
-from llmgw.control.decide.snapshot import Avoidance, ClusterSnapshot, Engine, WeightFacts
+from llmgw.control.decide.snapshot import Avoidance, ClusterSnapshot, Engine
 from llmgw.domain.catalog import Model, Profile
 from llmgw.domain.ids import NodeId
 from llmgw.domain.nodes import Device
+from llmgw.domain.weights import WeightFacts
 
 #: Of `fabric:`; devices of one node, rather than nodes, must share it.
 DEVICE_FABRIC = "nvlink"

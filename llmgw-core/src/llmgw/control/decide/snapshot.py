@@ -24,6 +24,7 @@ from llmgw.domain.nodes import NodeInventory, NodeState
 from llmgw.domain.plans import Refusal
 from llmgw.domain.replicas import Failure, Replica
 from llmgw.domain.reports import ShardReport
+from llmgw.domain.weights import WeightFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,19 +128,6 @@ class Wanted:
 
     since: float
     newest: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightFacts:
-    """What file headers and the model's own configuration say. None: not known, never 0."""
-
-    weights_mib: float | None = None  #: tensors by dtype, all shards together
-    kv_bytes_per_token: float | None = None  #: of layers that keep all tokens
-    windowed_bytes_per_token: float = 0.0  #: of layers that keep the last `sliding_window`
-    sliding_window: int | None = None  #: tokens
-    attention_heads: int | None = None
-    max_context: int | None = None
-    disk_mib: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,9 @@ class Intake:
         self._stores.inventory.registered(registration, now=self._clock.monotonic())
         self._stores.replicas.registered(registration)
         self._stores.leadership.seen_epoch(registration.epoch)
+        self._stores.know_weights(
+            {item.ref: item.facts for item in inventory.weights if item.facts}
+        )
         log.info(
             "node registered",
             node=inventory.node,

@@ -62,6 +62,7 @@ class Inventory:
         self._unfenced: set[NodeId] = set()
         self._own_labels: dict[NodeId, Mapping[str, str]] = {}
         self._loads: dict[NodeId, Mapping[ShardId, EngineLoad]] = {}
+        self._judge_at: float | None = now  #: nobody's state changes before; None: of nobody at all
 
     @property
     def nodes(self) -> Mapping[NodeId, NodeRecord]:
@@ -70,12 +71,14 @@ class Inventory:
     def grant_grace(self, until: float) -> None:
         """Nobody becomes lost before `until`: this server may have been deaf itself."""
         self._grace_until = max(self._grace_until, until)
+        self._judge_soon()
 
     def know(self, intents: Iterable[NodeIntent], *, now: float, wall: float) -> tuple[NodeId, ...]:
         """Take over operators' decisions; a node that has not registered is listed as silent.
 
         Returns the nodes that have just been fenced: nothing is believed to run there any more.
         """
+        self._judge_soon()
         fenced: list[NodeId] = []
         for intent in intents:
             before = self._intents.get(intent.id)
@@ -114,6 +117,7 @@ class Inventory:
 
     def registered(self, registration: Registration, *, now: float) -> None:
         """Take in the whole of a node at the start of a session."""
+        self._judge_soon()
         inventory = registration.inventory
         before = self._nodes.get(inventory.node)
         if self.first_registration is None:
@@ -158,6 +162,7 @@ class Inventory:
                     inventory.disk_free_mib if beat.disk_free_mib is None else beat.disk_free_mib
                 ),
             )
+        self._heard(record)
         self._nodes[node] = replace(record, last_seen=now, inventory=inventory)
         if beat.loads:
             self._loads[node] = dict(beat.loads)
@@ -168,6 +173,7 @@ class Inventory:
         record = self._nodes.get(node)
         if record is None or record.session != session:
             return False
+        self._heard(record)
         self._nodes[node] = replace(record, last_seen=now)
         return True
 
@@ -176,11 +182,19 @@ class Inventory:
         record = self._nodes.get(node)
         if record is None or record.session != session:
             return False
+        self._judge_soon()
         self._nodes[node] = replace(record, session=None)
         return True
 
     def judge(self, now: float) -> Judgement:
-        """Bring every node's state up to date with its silence; return what changed."""
+        """Bring every node's state up to date with its silence; return what changed.
+
+        Asked at every look at the fleet, so a thousand nodes are gone through only when somebody
+        may be due: a heartbeat of a ready node puts that off, and nothing else can bring it near.
+        """
+        if self._judge_at is None or now < self._judge_at:
+            wait_s = None if self._judge_at is None else self._judge_at - now
+            return Judgement(changed={}, braked=self.braked, recheck_after_s=wait_s)
         judgement = judge_nodes(
             [
                 Vitals(
@@ -203,7 +217,17 @@ class Inventory:
             if state is NodeState.LOST:
                 self._last_lost_at = now
                 self._loads.pop(node, None)
+        wait_s = 0.0 if judgement.changed else judgement.recheck_after_s
+        self._judge_at = None if wait_s is None else now + wait_s
         return judgement
+
+    def _judge_soon(self) -> None:
+        self._judge_at = float("-inf")
+
+    def _heard(self, record: NodeRecord) -> None:
+        """Note a sign of life: of a node that was silent it changes the state."""
+        if record.state is not NodeState.READY:
+            self._judge_soon()
 
     def loads(self) -> dict[ShardId, EngineLoad]:
         """Return the newest load of each shard whose engine says it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from llmgw.control.decide.snapshot import WeightFacts
+from llmgw.domain.weights import WeightFacts
 
 _MIB = 2**20
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
