@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llmgw.testing.fleet import Fleet, ask
+from llmgw.testing.fleet import Agent, Fleet, Server, ask
 from llmgw.testing.site import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -49,34 +49,37 @@ def test_of_two_leaders_agents_obey_the_newer_and_the_store_neither(
     fleet = make_fleet(store_url=database)
     plugin = fleet.home / "plugin" / "llmgw_fake.py"
     plugin.write_text(plugin.read_text() + BELIEVER)
-    model = fleet.model("m", replicas=2)
-    first = fleet.server([model])  # leads in truth, and brings the catalog to the store
-    wait_for("the catalog is stored", lambda: first.get("/history")["changes"], 30)
-    first.stop()
-    fleet.servers.clear()
-    for term in ("1", "2"):
+    honest = fleet.server([fleet.model("m", replicas=2)])
+    wait_for("the catalog is stored", lambda: honest.get("/history")["changes"], 30)
+    for term in ("11", "12"):
         fleet.env["CHAOS_TERM"] = term
-        fleet.server([model], control={"lease_store": "believer"})
-    older, newer = fleet.servers
+        fleet.server([], control={"lease_store": "believer"})
+    _, older, newer = fleet.servers
     agent = fleet.agent()
-    wait_for("both believe", lambda: older.leads() and newer.leads(), 30)
-    wait_for("the model runs", lambda: len(newer.ready()) >= 2, 90)
-    before = len(older.get("/history")["changes"])
-    refused = [
-        item.send("PUT", "/catalog/m", {"model": {**model, "aliases": ["x"]}})
-        for item in (older, newer)
-    ]
-    taken = agent.text.count("INFO shard assigned")
-    time.sleep(15)
-    stale = agent.text.count("code=stale_epoch")
-    assert agent.text.count("INFO shard assigned") == taken
-    assert len(newer.ready()) == len(agent.tree()) / 2  # a shim and an engine each
+    wait_for("all three believe", lambda: all(item.leads() for item in fleet.servers), 30)
+    wait_for("the model runs", lambda: len(newer.ready()) == 2, 90)
+
+    model = fleet.model("m", replicas=3)
+    refused = [item.send("PUT", "/catalog/m", {"model": model}) for item in (older, newer)]
+    before = len(honest.get("/history")["changes"])
+    honest.serve_models([model])
+    wait_for("orders of old terms are refused", lambda: "code=stale_epoch" in agent.text, 60)
+    wait_for("three run, each once", lambda: is_settled(newer, agent, 3), 90)
+    time.sleep(10)
+    assert is_settled(newer, agent, 3)
     assert ask(newer.target, "m").status_code == 200
     assert all(not reply.is_success for reply in refused), [reply.text for reply in refused]
-    assert len(older.get("/history")["changes"]) == before
-    assert agent.status()["epoch"] == 1 << 32 | 2
+    assert len(honest.get("/history")["changes"]) == before + 1
+    assert agent.status()["epoch"] == 1 << 32 | 12
+    stale = agent.text.count("code=stale_epoch")
     figures(
-        F7=f"both believe; writes of both refused ({[reply.status_code for reply in refused]}), "
-        f"nothing added to the history; {len(newer.ready())} replicas for 2 wanted; "
-        f"{stale} orders of the older epoch refused by the agent, none obeyed since the newer one"
+        F7=f"three act as leaders; changes by the two without the lease refused "
+        f"({[reply.status_code for reply in refused]}), one writer in the history; {stale} orders "
+        "of older epochs refused by the agent; 3 replicas of 3 wanted, each once"
     )
+
+
+def is_settled(server: Server, agent: Agent, count: int) -> bool:
+    """Whether so many engines are ready, and no other runs."""
+    ready = server.ready()
+    return len(ready) == count and sorted(ready.values()) == sorted(agent.tree())

@@ -50,11 +50,9 @@ def fill(path: Path) -> Path:
     return filler
 
 
-def add_model(fleet: Fleet, server: Server, model: dict[str, Any]) -> None:
-    document = json.loads(server.config.read_text())
-    document["models"] = [*document["models"], model]
-    server.write(document)
-    os.kill(server.pid, signal.SIGHUP)
+def add_model(server: Server, model: dict[str, Any]) -> None:
+    """Have one more model served, by the file that the server follows."""
+    server.serve_models([*json.loads(server.config.read_text())["models"], model])
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -71,7 +69,7 @@ def test_a_full_disk_on_a_node_reaches_no_stream(fleet: Fleet, figures: Figures)
         before = fleet.wait_ready(2)
         with StreamLoad([server.target], model="m", count=STREAMS) as load:
             filler = fill(agent.state_dir)
-            add_model(fleet, server, fleet.model("late"))
+            add_model(server, fleet.model("late"))
             reason = wait_for("the reason is told", lambda: told_of(server, "late"), 60)
             time.sleep(FULL_S)
             assert server.ready() == before
@@ -140,7 +138,7 @@ def test_an_agent_without_files_to_open_keeps_its_engines_and_heals(
     limits = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
     with StreamLoad([server.target], model="m", count=STREAMS) as load:
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-        add_model(fleet, server, fleet.model("late"))
+        add_model(server, fleet.model("late"))
         time.sleep(FULL_S)
         assert agent.running is not None
         assert agent.running.process.poll() is None, agent.text[-2000:]
@@ -161,7 +159,7 @@ def test_most_nodes_silent_at_once_move_nothing_and_one_alone_is_replaced(
 ) -> None:
     """F14: 60 % of nodes silent at once."""
     server = fleet.server(
-        [fleet.model("m", replicas=5, tokens=20, token_delay=0.25)],
+        [],
         control={
             "placement_policy": "spread",
             "suspect_after": "8s",
@@ -171,6 +169,8 @@ def test_most_nodes_silent_at_once_move_nothing_and_one_alone_is_replaced(
     )
     for _ in range(5):
         fleet.agent()
+    wait_for("all nodes are there", lambda: len(server.get("/nodes")["nodes"]) == 5, 60)
+    server.serve_models([fleet.model("m", replicas=5, tokens=20, token_delay=0.25)])
     before = fleet.wait_ready(5)
     began = time.monotonic()
     with StreamLoad([server.target], model="m", count=STREAMS) as load:

@@ -6,7 +6,6 @@ clients included, has two cores here. LLMGW_CHAOS_STREAMS=1000 is the table's.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -225,8 +224,7 @@ def test_every_part_is_replaced_under_load(cluster: Fleet, figures: Figures) -> 
         old = set(cluster.wait_ready(4).values())
         model = cluster.model("m", replicas=4, tokens=TOKENS, token_delay=0.49)
         for item in cluster.servers:
-            item.write({**json.loads(item.config.read_text()), "models": [model]})
-            os.kill(item.pid, signal.SIGHUP)
+            item.serve_models([model])
         took["rollout"] = seconds_until(
             "all are of the new version", lambda: not old & set(cluster.wait_ready(4).values()), 180
         )

@@ -163,7 +163,7 @@ def whole(fleet: Fleet) -> bool:
         return False
     ready = leader.ready()
     trees = sum(len(agent.tree()) for agent in fleet.agents)
-    return len(ready) == 4 and len(leader.shards()) == 4 and trees == 8  # a shim and an engine each
+    return len(ready) == 4 and len(leader.shards()) == 4 and trees == 4
 
 
 def growth(found: list[Size]) -> str:

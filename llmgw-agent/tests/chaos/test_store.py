@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import pytest
 import sqlalchemy as sa
 
-from llmgw.testing.fleet import Fleet, Server, ask
+from llmgw.contracts.join import JoinToken
+from llmgw.testing.fleet import Fleet, Member, Server, ask
 from llmgw.testing.relay import SocketRelay
 from llmgw.testing.site import seconds_until, wait_for
 from llmgw.testing.streams import StreamLoad
@@ -88,7 +88,7 @@ def test_a_store_that_is_away_changes_nothing_but_changes(
         f"epoch {epoch} -> {leader.epoch()}; 0 restarts"
     )
     assert status == 503, text
-    assert took_s <= 6.5
+    assert took_s <= 6.0
 
 
 def leaders(fleet: Fleet) -> list[Server]:
@@ -121,40 +121,48 @@ def test_a_slow_store_never_makes_two_leaders(
         f"answered {[f'{status} in {took:.1f} s' for took, status, _ in answers]}; led "
         f"{back_s} s after; 0 of {load.whole} streams broken, 0 restarts"
     )
-    assert all(took <= 6.5 for took, _, _ in answers)
+    assert all(took <= 6.0 for took, _, _ in answers)
 
 
 @pytest.mark.skipif(not FAKETIME.exists(), reason="needs libfaketime")
-@pytest.mark.parametrize("who", ["leader", "other", "agent"])
 @pytest.mark.parametrize("clock", ["+2h", "-2h", "+0 x1.1"])
-def test_a_wrong_clock_makes_no_mistake(
-    cluster: Fleet, figures: Figures, who: str, clock: str
-) -> None:
-    """F17: clock +2 h, -2 h, 10 % fast on any process."""
-    leader = cluster.leader()
-    before = leader.ready()
-    (other,) = (server for server in cluster.servers if server is not leader)
-    member: Any = {"leader": leader, "other": other, "agent": cluster.agents[0]}[who]
-    member.env |= {
-        "LD_PRELOAD": str(FAKETIME),
-        "FAKETIME": clock,
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
-    member.kill()
-    member.start()
-    if who != "agent":
-        wait_for("it answers", lambda: member.peek("/status"), 60)
-    now = cluster.leader()
-    wait_for("all engines are known", lambda: now.ready() == before, 60)
-    with load_on(cluster) as load:
-        end = time.monotonic() + 25
-        while time.monotonic() < end:
-            assert len(leaders(cluster)) <= 1
-            assert now.node_state("node-0") in ("ready", "suspect")
-            time.sleep(0.5)
-        token = member.send("POST", "/join-tokens", {}) if who != "agent" else None
-    assert load.broken == ()
-    assert now.ready() == before
-    if isinstance(token, httpx.Response):
-        assert token.is_success, token.text
-    figures(**{f"F17 {who} {clock}": f"one leader, 0 of {load.whole} streams broken, 0 restarts"})
+def test_a_wrong_clock_makes_no_mistake(cluster: Fleet, figures: Figures, clock: str) -> None:
+    """F17: clock +2 h, -2 h, 10 % fast on any process: the leader, the other server, the agent."""
+    before = cluster.leader().ready()
+    whole = 0
+    for who in ("leader", "other", "agent"):
+        leader = cluster.leader()
+        (other,) = (server for server in cluster.servers if server is not leader)
+        member: Member = {"leader": leader, "other": other, "agent": cluster.agents[0]}[who]
+        member.env |= {
+            "LD_PRELOAD": str(FAKETIME),
+            "FAKETIME": clock,
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        member.kill()
+        member.start()
+        if isinstance(member, Server):
+            wait_for("it answers", partial(member.peek, "/status"), 60)
+        now = cluster.leader()
+        wait_for("all engines are known", lambda: now.ready() == before, 60)  # noqa: B023 - at once
+        with load_on(cluster) as load:
+            end = time.monotonic() + 20
+            while time.monotonic() < end:
+                assert len(leaders(cluster)) <= 1
+                assert now.node_state("node-0") in ("ready", "suspect")
+                time.sleep(0.5)
+            if isinstance(member, Server):
+                token = JoinToken.parse(member.join_token())
+                assert token.id in {item["id"] for item in now.get("/join-tokens")["tokens"]}
+        assert load.broken == ()
+        assert now.ready() == before
+        whole += load.whole
+        member.env.clear()
+        member.stop()
+        member.start()
+    figures(
+        **{
+            f"F17 {clock}": f"on the leader, the other server and the agent in turn: never two "
+            f"leaders, 0 of {whole} streams broken, 0 restarts, tokens made and known"
+        }
+    )

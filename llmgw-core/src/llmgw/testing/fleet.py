@@ -107,6 +107,11 @@ class Server(Member):
         """Replace its configuration, which takes effect at a start or at SIGHUP."""
         self.config.write_text(json.dumps(document))  # JSON is YAML
 
+    def serve_models(self, models: Sequence[Mapping[str, Any]]) -> None:
+        """Put these models into its configuration file, and have it read."""
+        self.write({**json.loads(self.config.read_text()), "models": list(models)})
+        os.kill(self.pid, signal.SIGHUP)
+
     @property
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self.admin_port}"
@@ -246,9 +251,7 @@ class Fleet:
         }
         if self._store_url:
             document["store"] = {"url": self._store_url}
-        made = Server(
-            self, f"server-{self._made}", host=host, prefix=prefix, document=document
-        )
+        made = Server(self, f"server-{self._made}", host=host, prefix=prefix, document=document)
         self._made += 1
         self.servers.append(made)
         self._members.append(made)
