@@ -4,7 +4,8 @@
     nox -s tests              everything that CI runs
     nox -s lint|types|imports|unit|e2e|docs|wheels|proto     each part by itself
     nox -s observability      alerts, dashboards and metrics, with Prometheus' own tool
-    nox -s bench|chaos|engines|clients|hostile|churn|loadtest|simulate|soak|scale|placement|browser
+    nox -s bench|chaos|ha|engines|clients|hostile|churn|loadtest|simulate
+    nox -s soak|scale|placement|browser
                               slow suites, each with its own report
 
 Nothing but Python 3.11+ and pip is needed.
@@ -159,6 +160,27 @@ def churn(session: nox.Session) -> None:
     """Streams by the thousand while engines come and go; `-- --minutes 2` for a short one."""
     install(session, tools="slow")
     _slow(session, "churn")
+
+
+@nox.session
+def ha(session: nox.Session) -> None:
+    """Two servers on a real PostgreSQL, two routers, three nodes with llama.cpp, at work."""
+    install(session)
+    _slow(session, "ha")
+
+
+@nox.session
+def simulate(session: nox.Session) -> None:
+    """A hundred seeds of the simulator; `-- --seeds 1 --hours 24 --nodes 1000` for a long one."""
+    install(session)
+    session.run("python", f"{CORE}/tests/simulate/sweep.py", *session.posargs)
+
+
+@nox.session
+def placement(session: nox.Session) -> None:
+    """Placement next to an exact solver on 200 fleets; `-- 20 3`: so many, seconds for each."""
+    install(session, tools="placement")
+    session.run("python", f"{CORE}/tests/control/quality/against_solver.py", *session.posargs)
 
 
 @nox.session

