@@ -23,6 +23,14 @@ def test_a_fleet_in_trouble_keeps_every_invariant_and_comes_to_rest(seed: int) -
     assert outcome.quiet_passes < 1000
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(20, 28))
+def test_a_large_fleet_in_trouble_for_an_hour_keeps_every_invariant(seed: int) -> None:
+    """D1; `nox -s simulate` tries other seeds, sizes and lengths."""
+    size = WorldSize(nodes=200, models=40, hours=1.0)
+    assert World(size, seed=seed).run().faults > 100
+
+
 def test_half_a_gang_is_not_waited_for_after_its_leader_is_gone() -> None:
     World(WorldSize(nodes=12, models=10), seed=14).run()
 

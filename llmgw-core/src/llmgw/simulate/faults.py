@@ -44,10 +44,12 @@ def half_silent(world: World) -> None:
 
 
 def host_dies(world: World) -> None:
-    """A host goes down with all its engines, and boots again."""
+    """A host goes down with all its engines, and boots again; meanwhile it may be fenced."""
     node = world.draw_node()
     world.nodes[node].go_down()
     world.cut(node)
+    if world.random.random() < 0.2:
+        world.tell_operator(node, "fence")
     world.events.after(world.random.uniform(30, 1500), lambda: world.boot(node))
 
 
@@ -104,6 +106,18 @@ def server_restarts(world: World) -> None:
     """A server dies and starts again, knowing nothing."""
     if world.servers:
         world.restart_server(world.random.choice(sorted(world.servers)))
+
+
+def server_freezes(world: World) -> None:
+    """A server stands still, perhaps the one that leads, and goes on without having noticed."""
+    if world.servers:
+        name = world.random.choice(sorted(world.servers))
+        world.freeze_server(name, world.random.choice([5.0, 12.0, 60.0]))
+
+
+def leader_hands_over(world: World) -> None:
+    """Whoever leads is stopped in order, and another takes over at once."""
+    world.hand_over()
 
 
 def store_away(world: World) -> None:
@@ -177,6 +191,8 @@ FAULTS: tuple[tuple[Fault, int], ...] = (
     (version_breaks, 4),
     (device_fails, 3),
     (server_restarts, 3),
+    (server_freezes, 3),
+    (leader_hands_over, 2),
     (store_away, 2),
     (clock_jumps, 2),
     (messages_lost, 2),

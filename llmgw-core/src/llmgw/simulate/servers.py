@@ -31,6 +31,8 @@ from llmgw.simulate.events import VirtualTime
 
 T = TypeVar("T")
 
+HEARTBEAT_S = 5.0
+
 
 class SharedLease:
     """A lease row with its own clock, which can be taken away."""
@@ -116,6 +118,7 @@ class SimServer:
         self._policy = policy
         self._made: MadeEndpoints = {}
         self._published: Fingerprint | None = None
+        self._heard_at = float("-inf")
         self._observer = Observer(
             self.stores, engines=engines, limits=limits, settle_s=30.0, usage=usage
         )
@@ -133,12 +136,20 @@ class SimServer:
         _finish(self._loop.try_once())
         return RENEW_EVERY_S if self.leads else TRY_EVERY_S
 
+    def step_down(self) -> None:
+        """Give the lease back, if this server holds it."""
+        if self.leads:
+            _finish(self._loop.release())
+
     def hear_silence_end(self) -> None:
         """Let every session that is up show a sign of life: heartbeats, without one event each."""
+        if self._time.now - self._heard_at < HEARTBEAT_S:
+            return
+        self._heard_at = self._time.now
         inventory = self.stores.inventory
         for node, session in self.sessions.items():
             record = inventory.nodes.get(node)
-            if record is not None and self._time.now - record.last_seen > 5.0:
+            if record is not None and self._time.now - record.last_seen >= HEARTBEAT_S:
                 beat = Heartbeat(session=session, sequence=0)
                 inventory.heartbeat(node, beat, now=self._time.now)
 

@@ -96,6 +96,7 @@ class World:
         self._sessions = itertools.count(1)
         self._linked: set[NodeId] = set()
         self._due: dict[str, float] = {}
+        self._thaws: dict[str, float] = {}
         self._epochs: dict[NodeId, Epoch] = {}
         self._checked_at = 0.0
         self._faults = 0
@@ -151,6 +152,7 @@ class World:
     def _heal(self) -> None:
         self.lease.away = False
         self.loss = 0.0
+        self._thaws.clear()
         for node in self.nodes.values():
             node.broken.clear()
             self._said.pop(node.id, None)
@@ -192,6 +194,15 @@ class World:
         if self.servers.pop(name, None) is not None:
             self.events.after(self.random.uniform(1, 60), lambda: self._start_server(name))
 
+    def freeze_server(self, name: str, duration_s: float) -> None:
+        """Let a server do nothing for a while, and then go on as if no time had passed."""
+        self._thaws[name] = max(self._thaws.get(name, 0.0), self.time.now + duration_s)
+
+    def hand_over(self) -> None:
+        """Let whoever leads step down in order, as a server that is told to stop does."""
+        for server in self.servers.values():
+            server.step_down()
+
     def set_catalog(self, catalog: tuple[Model, ...]) -> None:
         """Put another catalog in force on every server."""
         self.catalog = catalog
@@ -205,6 +216,7 @@ class World:
             node,
             cordoned="simulated" if kind == "cordon" else None,
             draining="simulated" if kind == "drain" else None,
+            fenced="simulated" if kind == "fence" else None,
             labels={},
         )
         self._tell_servers_of_nodes()
@@ -256,9 +268,14 @@ class World:
         self._wake(server, 0.0)
 
     def _lead(self, server: SimServer) -> None:
-        if self.servers.get(server.name) is server:
+        if (frozen_s := self._frozen_s(server)) > 0:
+            self.events.after(frozen_s, partial(self._lead, server))
+        elif self.servers.get(server.name) is server:
             again_s = server.try_to_lead()
             self.events.after(again_s + self.random.random(), partial(self._lead, server))
+
+    def _frozen_s(self, server: SimServer) -> float:
+        return self._thaws.get(server.name, 0.0) - self.time.now
 
     def _register(self, server: SimServer, node: NodeId) -> None:
         if node not in self._linked or self.servers.get(server.name) is not server:
@@ -307,6 +324,9 @@ class World:
             if self.servers.get(server.name) is not server or self._due.get(server.name) != due:
                 return
             self._due.pop(server.name)
+            if (frozen_s := self._frozen_s(server)) > 0:
+                self._wake(server, frozen_s)
+                return
             self._passes += 1
             again_s = server.take_turn(lambda node, commands: self._deliver(server, node, commands))
             invariants.check_endpoints(server, self.nodes)

@@ -69,7 +69,7 @@ class LeadershipLoop:
                 await self._clock.sleep(pause_s)
         finally:
             with anyio.move_on_after(2.0, shield=True):
-                await self._release()
+                await self.release()
 
     async def try_once(self) -> None:
         """Renew the lease, or try to take it."""
@@ -132,7 +132,8 @@ class LeadershipLoop:
             self._stores.wake.ring()
             log.warning("leadership ended, the lease could not be renewed")
 
-    async def _release(self) -> None:
+    async def release(self) -> None:
+        """Stop leading, and let another start at once."""
         lease, self._lease = self._lease, None
         self._stores.leadership.lost(None)
         if lease is not None:
