@@ -39,8 +39,8 @@ from llmgw.router.timers import NEVER, Deadline
 
 log = get_logger(__name__)
 
-WRITE_HIGH = 128 * 1024
-WRITE_LOW = 32 * 1024
+WRITE_HIGH = 64 * 1024
+WRITE_LOW = 16 * 1024
 _LINGER_S = 2.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS = {
