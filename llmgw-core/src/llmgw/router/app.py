@@ -30,7 +30,7 @@ from llmgw.router.ingress.ingress import Tables
 from llmgw.router.keys import KeyTable
 from llmgw.router.loads import LoadPoller
 from llmgw.router.metrics import Now, RouterMetrics
-from llmgw.router.pool import ConnectionPool
+from llmgw.router.pool import ConnectionPool, Looks
 from llmgw.router.routes import hot_table
 from llmgw.router.selection import Outcome, Quarantine, Reservation, Selector, compile_profiles
 from llmgw.router.table import Table
@@ -75,7 +75,13 @@ class Router:
         self.selector.on_room = self.admission.room
         self.keys.on_change = self.admission.check_keys
         self.pool = ConnectionPool(self.wheel, connect_limit_s=settings.deadlines.connect)
-        self.loads = LoadPoller(self.selector, adapters or {}, settings.health, self.clock)
+        self.loads = LoadPoller(
+            self.selector,
+            adapters or {},
+            settings.health,
+            self.clock,
+            get=Looks(self.pool).get,
+        )
         self._legs = Legs(self.metrics)
         self._tables = Tables(Table(), self.keys)
         self._endpoints: tuple[Endpoint, ...] = ()

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 
 from llmgw.config.server import HealthChecks, RouterSettings
@@ -17,10 +16,9 @@ from llmgw.contracts.engine import MetricsUnreadable
 from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.domain.loads import EngineLoad
-from llmgw.domain.secret import Secret
 from llmgw.router.balancers import llmgw_balancers
 from llmgw.router.loads import LoadPoller
-from llmgw.router.loads.poller import polling_client
+from llmgw.router.pool import LookFailed, Page
 from llmgw.router.selection import EndpointState, Outcome, Reservation, Selector, compile_profiles
 from llmgw.router.selection.state import Condition
 from llmgw.router.table import Table
@@ -45,31 +43,36 @@ class Adapter:
         )
 
 
-class Engines(httpx.AsyncBaseTransport):
+class Engines:
     """Every engine at once, by host: its page and its health, which is a status, None for
     nobody listens, 0 for silence, -1 for no way there."""
 
     def __init__(self) -> None:
         self.health: dict[str, int | None] = {}
         self.pages: dict[str, str] = {}
-        self.asked: list[httpx.Request] = []
+        self.asked: list[tuple[str, str]] = []  #: host and path
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
-        host = request.url.host
-        if request.url.path == "/health":
+    async def get(
+        self, endpoint: Endpoint, path: str, *, limit_s: float, most: int, fresh: bool
+    ) -> Page:
+        host = endpoint.url.removeprefix("http://")
+        self.asked.append((host, path))
+        assert fresh is (path == "/health"), "a kept connection hides that no new one is to be had"
+        if path == "/health":
             status = self.health.get(host, 200)
             if status is None:
-                raise httpx.ConnectError("refused") from ConnectionRefusedError()
+                raise LookFailed("refused", is_away=True, is_refused=True)
             if status == -1:
-                raise httpx.ConnectTimeout("no way there")
+                raise LookFailed("no way there", is_away=True)
             if status == 0:
-                raise httpx.ReadTimeout("timed out")
-            return httpx.Response(status)
+                raise LookFailed(f"no answer within {limit_s:g} s")
+            return Page(status, b"")
         page = self.pages.get(host)
         if page is None:
-            return httpx.Response(404)
-        return httpx.Response(200, stream=httpx.ByteStream(page.encode()))
+            return Page(404, b"")
+        if len(page) > most:
+            raise LookFailed("the page is too large")
+        return Page(200, page.encode())
 
 
 class Fleet:
@@ -86,7 +89,7 @@ class Fleet:
             {"fake": Adapter()},  # type: ignore[dict-item]  # the poller calls read_load only
             HealthChecks(),
             self.clock,
-            client=httpx.AsyncClient(transport=self.engines),
+            get=self.engines.get,
         )
 
     def publish(self, *ids: str, **given: Any) -> None:
@@ -220,7 +223,7 @@ async def test_pages_are_read_only_for_a_balancer_or_while_requests_are_in_fligh
         fleet.engines.pages["a"] = "0 0 0"
 
         def looks() -> int:
-            return sum(request.url.path == "/metrics" for request in fleet.engines.asked)
+            return sum(path == "/metrics" for _, path in fleet.engines.asked)
 
         await fleet.wait(20)
         assert looks() == 0
@@ -266,19 +269,4 @@ async def test_a_new_table_ends_the_watch_over_what_left() -> None:
         await fleet.wait(6)
         fleet.engines.asked.clear()
         await fleet.wait(12)
-        assert {request.url.host for request in fleet.engines.asked} == {"b"}
-
-
-async def test_engines_are_asked_with_their_key_and_headers() -> None:
-    async with watched("a", credential=Secret("k3y"), headers={"x-team": "one"}) as fleet:
-        await fleet.wait(1)
-        for request in fleet.engines.asked:
-            assert request.headers["authorization"] == "Bearer k3y"
-            assert request.headers["x-team"] == "one"
-
-
-async def test_the_environments_proxy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    async with polling_client() as client:
-        assert not client._mounts
+        assert {host for host, _ in fleet.engines.asked} == {"b"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import anyio
-import httpx
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskGroup, TaskStatus
 
@@ -16,14 +16,15 @@ from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId
 from llmgw.domain.loads import EngineLoad
 from llmgw.logs import get_logger
+from llmgw.router.loads.pace import Pace
 from llmgw.router.loads.verdicts import Answers, Progress
+from llmgw.router.pool import LookFailed, Page
 from llmgw.router.selection import EndpointState, Selector
 
 log = get_logger(__name__)
 
 _LOOK_S = 0.5
 """How often new endpoints are looked for and what is due in the selector is done."""
-_CONNECT_S = 2.0
 _AWAY_S = 1.0
 """How often an address that takes no connections is tried: that costs next to nothing, requests
 may be waiting for it, and three tries must fit into the ten seconds that a partition may cost."""
@@ -33,22 +34,15 @@ _PAGE_LIMIT_S = 5.0
 _INLINE_BYTES = 256 * 1024
 """Up to here a page is read on the loop, 1 ms for 100 KB: a thread would hold the GIL as long."""
 _LONGEST_PREFILL_S = 600.0
-_PER_S = 100
-"""New endpoints are first looked at in this rhythm: a thousand at once would stall the loop."""
-_AT_FULL_PACE = 250
-"""With more endpoints than this each is looked at less often; one look costs about 1 ms of CPU.
-Requests that fail have an endpoint looked at anyway."""
+_HEALTH_BYTES = 64 * 1024
 
 
-def polling_client() -> httpx.AsyncClient:
-    """Return a client for engines: no proxy of the environment lies between us and them (C010)."""
-    return httpx.AsyncClient(
-        trust_env=False,
-        # A kept connection would often be closed by the engine in the very moment of the next
-        # look (C026): uvicorn keeps them for five seconds, just our interval.
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-        headers={"user-agent": "llmgw", "accept-encoding": "identity"},
-    )
+class Get(Protocol):
+    """`pool.Looks.get`, as the poller needs it."""
+
+    async def __call__(
+        self, endpoint: Endpoint, path: str, *, limit_s: float, most: int, fresh: bool
+    ) -> Page: ...
 
 
 class _Watch:
@@ -75,16 +69,17 @@ class LoadPoller:
         settings: HealthChecks,
         clock: Clock,
         *,
-        client: httpx.AsyncClient | None = None,
+        get: Get,
     ) -> None:
         self._selector = selector
         self._adapters = adapters
         self._settings = settings
         self._clock = clock
-        self._client = client
+        self._get = get
         self._watches: dict[EndpointId, _Watch] = {}
         self._suspects: set[EndpointId] = set()
         self._suspected = anyio.Event()
+        self._pace = Pace()
 
     def suspect(self, endpoint: EndpointId) -> None:
         """Look at this endpoint now: a connection to it has just failed. Cheap, repeatable."""
@@ -93,39 +88,32 @@ class LoadPoller:
 
     async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
         """Watch every endpoint of the table until cancelled."""
-        client = self._client or polling_client()
-        async with client, anyio.create_task_group() as tasks:
-            tasks.start_soon(self._check_suspects, client)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._check_suspects)
             task_status.started()
             while True:
                 self._selector.advance(self._clock.monotonic())
-                self._watch_newcomers(client, tasks)
+                self._watch_newcomers(tasks)
                 await self._clock.sleep(_LOOK_S)
 
-    def _watch_newcomers(self, client: httpx.AsyncClient, tasks: TaskGroup) -> None:
-        newcomers = 0
+    def _watch_newcomers(self, tasks: TaskGroup) -> None:
         for state in self._selector.states():
             watch = self._watches.get(state.endpoint.id)
             if watch is None or watch.state is not state:
                 watch = self._watches[state.endpoint.id] = _Watch(state, self._settings)
-                tasks.start_soon(self._watch, client, watch, newcomers / _PER_S)
-                newcomers += 1
+                tasks.start_soon(self._check_health_often, watch)
+                tasks.start_soon(self._read_load_often, watch)
         for id_ in [id_ for id_, watch in self._watches.items() if not self._is_current(watch)]:
             del self._watches[id_]
 
-    async def _watch(self, client: httpx.AsyncClient, watch: _Watch, delay_s: float) -> None:
-        await self._clock.sleep(delay_s)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._check_health_often, client, watch)
-            tasks.start_soon(self._read_load_often, client, watch)
-
-    def _stretched(self, interval_s: float) -> float:
-        return interval_s * max(1.0, len(self._watches) / _AT_FULL_PACE)
+    async def _wait_turn(self) -> None:
+        if delay_s := self._pace.delay_s(self._clock.monotonic()):
+            await self._clock.sleep(delay_s)
 
     def _is_current(self, watch: _Watch) -> bool:
         return self._selector.state(watch.state.endpoint.id) is watch.state
 
-    async def _check_suspects(self, client: httpx.AsyncClient) -> None:
+    async def _check_suspects(self) -> None:
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._suspected.wait()
@@ -133,37 +121,42 @@ class LoadPoller:
                 suspects, self._suspects = self._suspects, set()
                 for id_ in suspects:
                     if (watch := self._watches.get(id_)) is not None:
-                        tasks.start_soon(self._check_health, client, watch)
+                        tasks.start_soon(self._check_health, watch)
 
     # -- health ----------------------------------------------------------------------------
 
-    async def _check_health_often(self, client: httpx.AsyncClient, watch: _Watch) -> None:
+    async def _check_health_often(self, watch: _Watch) -> None:
+        await self._wait_turn()
         while self._is_current(watch):
-            await self._check_health(client, watch)
+            await self._check_health(watch)
             is_away = watch.is_away or watch.answers.is_gone
             interval_s = _AWAY_S if is_away else self._settings.interval
-            await self._clock.sleep(self._stretched(interval_s))
+            await self._clock.sleep(interval_s)
+            await self._wait_turn()
 
-    async def _check_health(self, client: httpx.AsyncClient, watch: _Watch) -> None:
+    async def _check_health(self, watch: _Watch) -> None:
         endpoint = watch.state.endpoint
         if endpoint.health_path is None or watch.is_checking:
             return
         watch.is_checking = True
         was = watch.answers.is_answering
         try:
-            reply = await client.get(
-                endpoint.url + endpoint.health_path,
-                headers=_headers(endpoint),
-                timeout=httpx.Timeout(self._settings.timeout, connect=_CONNECT_S),
+            page = await self._get(
+                endpoint,
+                endpoint.health_path,
+                limit_s=self._settings.timeout,
+                most=_HEALTH_BYTES,
+                fresh=True,
             )
             watch.is_away = False
-            problem = None if reply.is_success else f"status {reply.status_code}"
-            is_answering = watch.answers.take(reply.is_success)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            problem = str(error) or type(error).__name__
-            watch.is_away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            refused = _is_refused(error)
-            is_answering = watch.answers.refused() if refused else watch.answers.take(False)
+            problem = None if page.is_good else f"status {page.status}"
+            is_answering = watch.answers.take(page.is_good)
+        except LookFailed as error:
+            problem = str(error)
+            watch.is_away = error.is_away
+            is_answering = (
+                watch.answers.refused() if error.is_refused else watch.answers.take(False)
+            )
         finally:
             watch.is_checking = False
         self._selector.set_answering(watch.state, is_answering, is_gone=watch.answers.is_gone)
@@ -174,53 +167,44 @@ class LoadPoller:
 
     # -- load ------------------------------------------------------------------------------
 
-    async def _read_load_often(self, client: httpx.AsyncClient, watch: _Watch) -> None:
+    async def _read_load_often(self, watch: _Watch) -> None:
         while self._is_current(watch):
             wanted = self._selector.wants_load(watch.state)
             adapter = self._adapters.get(watch.state.endpoint.engine)
             # Without a balancer that looks at it, a reading serves the watchdog only, and that
             # watches over our own requests.
             if adapter is not None and (wanted or watch.state.in_flight):
-                await self._read_load(client, watch, adapter)
+                await self._wait_turn()
+                await self._read_load(watch, adapter)
             interval_s = self._settings.load_interval if wanted else self._settings.interval
-            await self._clock.sleep(self._stretched(interval_s))
+            await self._clock.sleep(interval_s)
 
-    async def _read_load(
-        self, client: httpx.AsyncClient, watch: _Watch, adapter: EngineAdapter
-    ) -> None:
-        if watch.state.endpoint.metrics_path is None:
+    async def _read_load(self, watch: _Watch, adapter: EngineAdapter) -> None:
+        endpoint = watch.state.endpoint
+        if endpoint.metrics_path is None:
             return
         load: EngineLoad | None = None
         problem: str | None
         try:
-            page = await self._page(client, watch.state.endpoint)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            page = await self._get(
+                endpoint,
+                endpoint.metrics_path,
+                limit_s=_PAGE_LIMIT_S,
+                most=_PAGE_BYTES,
+                fresh=False,
+            )
+        except LookFailed as error:
             # The last reading is used until it is too old: one slow page is no news.
-            self._note(watch, problem=str(error) or type(error).__name__)
+            self._note(watch, problem=str(error))
             return
-        except MetricsUnreadable as error:
-            problem = str(error)
+        if page.is_good:
+            load, problem = await _read(adapter, page.body.decode("utf-8", "replace"))
         else:
-            load, problem = await _read(adapter, page)
+            problem = f"status {page.status}"
         self._selector.set_load(watch.state, load)
         self._note(watch, problem=problem)
         if load is not None:
             self._judge_progress(watch, load)
-
-    async def _page(self, client: httpx.AsyncClient, endpoint: Endpoint) -> str:
-        url = endpoint.url + (endpoint.metrics_path or "")
-        body = bytearray()
-        with anyio.fail_after(_PAGE_LIMIT_S):
-            async with client.stream(
-                "GET", url, headers=_headers(endpoint), timeout=_PAGE_LIMIT_S
-            ) as reply:
-                if not reply.is_success:
-                    raise MetricsUnreadable(f"status {reply.status_code}")
-                async for chunk in reply.aiter_raw():
-                    body += chunk
-                    if len(body) > _PAGE_BYTES:
-                        raise MetricsUnreadable(f"the page is larger than {_PAGE_BYTES} bytes")
-        return body.decode("utf-8", "replace")
 
     def _judge_progress(self, watch: _Watch, load: EngineLoad) -> None:
         state = watch.state
@@ -264,19 +248,3 @@ async def _read(adapter: EngineAdapter, page: str) -> tuple[EngineLoad | None, s
         return None, str(error)
     except Exception as error:  # a plugin's bug must not end the watch
         return None, f"adapter {adapter.name}: {type(error).__name__}: {error}"
-
-
-def _is_refused(error: BaseException | None) -> bool:
-    """Say whether the address itself said that nobody listens: no name server, no network did."""
-    while error is not None:
-        if isinstance(error, ConnectionRefusedError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _headers(endpoint: Endpoint) -> dict[str, str]:
-    headers = dict(endpoint.headers)
-    if endpoint.credential is not None:
-        headers["authorization"] = f"Bearer {endpoint.credential.reveal()}"
-    return headers

@@ -2,6 +2,7 @@
 
 from llmgw.router.pool.connection import EngineConnection, EngineExchange, EngineFailure
 from llmgw.router.pool.head import AnswerHead
+from llmgw.router.pool.look import LookFailed, Looks, Page
 from llmgw.router.pool.pool import ConnectionPool, Opening, Unreachable
 
 __all__ = [
@@ -10,6 +11,9 @@ __all__ = [
     "EngineConnection",
     "EngineExchange",
     "EngineFailure",
+    "LookFailed",
+    "Looks",
     "Opening",
+    "Page",
     "Unreachable",
 ]

@@ -33,6 +33,7 @@ class Unreachable:
     """Why there is no connection."""
 
     reason: str  #: holds no address: clients are told
+    is_refused: bool  #: the address itself says that nobody listens there
     is_away: bool  #: nobody is there now; False: not trusted, or the fault is on our side
 
 
@@ -62,10 +63,10 @@ class Opening:
         if ready is not None:
             ready(connection)
 
-    def fail(self, reason: str, *, is_away: bool = True) -> None:
+    def fail(self, reason: str, *, is_away: bool = True, is_refused: bool = False) -> None:
         ready, self._ready = self._ready, None
         if ready is not None:
-            self._failed(Unreachable(reason, is_away))
+            self._failed(Unreachable(reason, is_away=is_away, is_refused=is_refused))
 
 
 class ConnectionPool:
@@ -144,7 +145,11 @@ class ConnectionPool:
             # asyncio's own text holds the address, which is not for clients to know.
             code = error.errno
             reason = os.strerror(code).lower() if code and code > 0 else type(error).__name__
-            opening.fail(reason, is_away=code not in _OUR_OWN_LIMITS)
+            opening.fail(
+                reason,
+                is_away=code not in _OUR_OWN_LIMITS,
+                is_refused=isinstance(error, ConnectionRefusedError),
+            )
             return
         transport.set_write_buffer_limits(high=READ_HIGH, low=READ_LOW)
         if opening.wanted:
