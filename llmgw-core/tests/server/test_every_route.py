@@ -31,6 +31,7 @@ BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 ENDPOINT = {"id": "e", "url": "http://127.0.0.1:9", "models": ["tiny"], "health_path": None}
 #: Of the page, and open to anybody: where one signs in, and the files that this takes.
 OPEN_PAGES = {"/", "/admin/sign-in", "/admin/sign-out", "/admin/static/{name}"}
+OPEN_PAGES |= {"/admin/oidc", "/admin/oidc/callback"}
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from llmgw.store.tokens import Role
 
 _REF = "#/components/schemas/{model}"
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
-_COMMON_ERRORS = (400, 401, 403, 421, 429, 500, 501, 503)
+# Not 500: that is a mistake of ours, and a checker must find it wherever it comes.
+_COMMON_ERRORS = (400, 401, 403, 421, 429, 501, 503)
 _TITLES = {
     400: "The input is wrong; `problems` lists everything that is.",
     401: "No token, or one that is not valid.",
@@ -31,7 +32,6 @@ _TITLES = {
     415: "The body is not JSON.",
     421: "The Host header names another server.",
     429: "Too many wrong tokens from this address.",
-    500: "A mistake of the server.",
     501: "This server does not have that ability.",
     503: "Store, leader or node are away; try again.",
 }

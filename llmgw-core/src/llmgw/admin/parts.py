@@ -9,6 +9,7 @@ from typing import Protocol
 from llmgw.admin.jobs import Jobs
 from llmgw.admin.pulse import Pulse
 from llmgw.clock import Clock
+from llmgw.config.server import OidcSettings
 from llmgw.contracts.dispatch import Dispatcher
 from llmgw.control.view import FleetView
 from llmgw.domain.catalog import Model
@@ -68,6 +69,7 @@ class AdminParts:
     follow: Callable[[], Awaitable[None]] = _nothing_follows
     """Brings the server in step with what was just stored: `store.Follower.refresh`."""
     metrics: Callable[[], Awaitable[bytes]] | None = None  #: Prometheus text
+    oidc: OidcSettings | None = None
     pulse: Pulse = field(default_factory=Pulse)
     jobs: Jobs = field(default_factory=Jobs)
     api_url: str | None = None  #: of this process's API listener, for the playground

@@ -262,6 +262,27 @@ class TlsSettings(Section):
     `control.peers`; null: the machine's own roots."""
 
 
+class OidcSettings(Section):
+    """Sign-in to the page by an OpenID provider. Needs the extra `oidc`."""
+
+    issuer: Annotated[str, AfterValidator(_base_url)]
+    """URL of the provider, below which `/.well-known/openid-configuration` is."""
+    client_id: Annotated[str, Field(min_length=1)]
+    """As which the provider knows this page; its redirect URI is `<page_url>/admin/oidc/callback`."""
+    client_secret_file: Path | None = None
+    """File with the client's secret; null: a public client (PKCE is used in either case)."""
+    page_url: Annotated[str, AfterValidator(_base_url)]
+    """Where browsers find the page, e.g. `https://gw.example:8081`."""
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    """What is asked for; the claim below may need one more."""
+    name_claim: str = "email"
+    """Claim that names people in the events."""
+    roles_claim: str = "groups"
+    """Claim with a text or a list of texts that `roles` knows."""
+    roles: Mapping[str, Literal["viewer", "operator", "admin"]]
+    """Role by value of that claim; who has several gets the highest, who has none stays out."""
+
+
 class AuthSettings(Section):
     """Who may use the API and the admin listener."""
 
@@ -271,6 +292,8 @@ class AuthSettings(Section):
     """Serve /admin on the API listener; null: only while that is loopback."""
     admin_token_file: Path | None = None
     """null: `<state_dir>/admin.token`, made at first start."""
+    oidc: OidcSettings | None = None
+    """null: one signs in with an admin token."""
     insecure_bind: bool = False
     """Allow addresses off this machine without TLS and keys."""
 

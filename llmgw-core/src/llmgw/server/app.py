@@ -278,6 +278,7 @@ class Server:
                 check_catalog=fleet.plane.check_catalog if fleet else lambda _: (),
                 follow=books.follower.refresh if books else anyio.lowlevel.checkpoint,
                 metrics=partial(self._metrics, parts, workers),
+                oidc=settings.auth.oidc,
                 pulse=pulse,
                 api_url=api_url,
                 server_log=self._log_lines,

@@ -32,7 +32,7 @@ from llmgw.contracts.balancing import RoutedRequest
 from llmgw.control.view import FleetView, ModelView, NodeView
 from llmgw.domain.ids import ReplicaId
 from llmgw.errors import NotAvailable, RequestError
-from llmgw.router.selection import Outcome, Reservation
+from llmgw.router.selection import Reservation
 from llmgw.router.table import ModelRoute
 from llmgw.store.tokens import Role
 
@@ -162,14 +162,14 @@ async def route(call: Call) -> RouteReply:
 
 
 def _choose(router: RouterView, found: ModelRoute) -> tuple[str | None, str]:
-    # The real choice, given back at once: an imitation would be wrong as soon as a balancer
-    # learns something. Nothing runs between the two, so no request sees the slot as taken.
+    # The real choice, undone at once: an imitation would be wrong as soon as a balancer learns
+    # something. Nothing runs between the two, so no request sees the slot as taken.
     request = RoutedRequest(model=found.name, session_key=None, prompt=b"", body_bytes=0, seed=0.5)
     answer = router.selector.reserve(found, request)
     if not isinstance(answer, Reservation):
         return None, answer.why.value
     chosen, because = answer.endpoint.id, answer.because
-    answer.release(Outcome.CLIENT_LEFT)
+    answer.undo()
     return chosen, because
 
 

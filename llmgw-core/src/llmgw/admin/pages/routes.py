@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import parse_qsl, quote
 
 import anyio.to_thread
@@ -29,6 +30,7 @@ from llmgw.admin.pages import texts
 from llmgw.admin.pages.actions import ACTIONS, Action
 from llmgw.admin.pages.playground import ChatRequest, chat
 from llmgw.admin.pages.sessions import COOKIE, LIFETIME_S, Sessions
+from llmgw.admin.pages.signon import STATE_COOKIE, SignOn
 from llmgw.admin.pages.views import VIEWS, View
 from llmgw.admin.parts import AdminParts
 from llmgw.admin.replies import error_response, status_of
@@ -60,6 +62,8 @@ def page_routes(parts: AdminParts, authenticator: Authenticator) -> list[Route]:
         Route(f"{ROOT}/", site.page(VIEWS[0])),
         Route(f"{ROOT}/sign-in", site.sign_in, methods=["GET", "POST"]),
         Route(f"{ROOT}/sign-out", site.sign_out, methods=["POST"]),
+        Route(f"{ROOT}/oidc", site.go_to_provider),
+        Route(f"{ROOT}/oidc/callback", site.come_from_provider),
         Route(f"{ROOT}/static/{{name}}", _static),
     ]
     routes.append(Route(f"{ROOT}/playground", site.chat, methods=["POST"]))
@@ -75,6 +79,7 @@ class _Site:
         self._parts = parts
         self._authenticator = authenticator
         self._sessions = Sessions()
+        self._sign_on = SignOn(parts.oidc, parts.clock) if parts.oidc else None
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -177,18 +182,68 @@ class _Site:
             return await self._render(
                 "sign_in", None, status=error.status, title="Sign in", next=wanted, problem=problem
             )
-        now = self._parts.clock.monotonic()
-        response = RedirectResponse(wanted, 303)
+        return self._begin(request, Secret(token), RedirectResponse(wanted, 303))
+
+    async def go_to_provider(self, request: HttpRequest) -> Response:
+        """Send the browser to the OpenID provider."""
+        if self._sign_on is None:
+            return RedirectResponse(f"{ROOT}/sign-in", 303)
+        try:
+            url, state = await self._sign_on.begin(_own_path(request.query_params.get("next")))
+        except LlmgwError as error:
+            return await self._not_signed_in(error)
+        response = RedirectResponse(url, 303)
+        self._set_cookie(response, request, STATE_COOKIE, state, "lax")
+        return response
+
+    async def come_from_provider(self, request: HttpRequest) -> Response:
+        """Begin a session for whom the provider names."""
+        if self._sign_on is None:
+            return RedirectResponse(f"{ROOT}/sign-in", 303)
+        try:
+            caller, wanted = await self._sign_on.finish(
+                dict(request.query_params), request.cookies.get(STATE_COOKIE, "")
+            )
+        except LlmgwError as error:
+            return await self._not_signed_in(error)
+        page = await self._render("signed_in", None, title="Signed in", next=wanted)
+        # No redirect: this request began at another site, and a strict cookie would stay out.
+        page.headers["refresh"] = f"0; url={wanted}"
+        page.delete_cookie(STATE_COOKIE, path=ROOT)
+        return self._begin(request, caller, page)
+
+    def _begin(self, request: HttpRequest, who: Secret | Caller, response: Response) -> Response:
+        ident = self._sessions.open(who, self._parts.clock.monotonic())
+        self._set_cookie(response, request, COOKIE, ident, "strict")
+        return response
+
+    def _set_cookie(
+        self,
+        response: Response,
+        request: HttpRequest,
+        name: str,
+        value: str,
+        site: Literal["lax", "strict"],
+    ) -> None:
         response.set_cookie(
-            COOKIE,
-            self._sessions.open(Secret(token), now),
+            name,
+            value,
             max_age=int(LIFETIME_S),
             path=ROOT,
             secure=request.url.scheme == "https",
             httponly=True,
-            samesite="strict",
+            samesite=site,
         )
-        return response
+
+    async def _not_signed_in(self, error: LlmgwError) -> Response:
+        return await self._render(
+            "sign_in",
+            None,
+            status=status_of(error),
+            title="Sign in",
+            next=ROOT,
+            problem=str(error),
+        )
 
     async def sign_out(self, request: HttpRequest) -> Response:
         """End the session."""
@@ -199,9 +254,11 @@ class _Site:
 
     async def _caller(self, request: HttpRequest) -> Caller | None:
         ident = request.cookies.get(COOKIE, "")
-        token = self._sessions.token(ident, self._parts.clock.monotonic())
+        who = self._sessions.who(ident, self._parts.clock.monotonic())
+        if who is None or isinstance(who, Caller):
+            return who
         # The token again, not what it was worth then: it may have been revoked since.
-        return None if token is None else await self._authenticator.find(token.reveal())
+        return await self._authenticator.find(who.reveal())
 
     def _call(self, request: HttpRequest, caller: Caller, role: Role) -> Call:
         if not caller.may(role):
@@ -236,6 +293,7 @@ class _Site:
             "may_own": caller is not None and caller.may(Role.ADMIN),
             "now": self._parts.clock.wall(),
             "server": self._parts.server,
+            "has_provider": self._sign_on is not None,
             **shown,
         }
         # A list of thousands takes a tenth of a second, in which heartbeats would wait.

@@ -22,6 +22,8 @@ from llmgw.store.tokens import Role
 
 Shown = Mapping[str, Any]
 
+_DAY_S, _DAYS = 86_400.0, 30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -85,19 +87,27 @@ async def events(call: Call) -> Shown:
     return {"events": reply.events, "next": reply.next}
 
 
+async def playground(call: Call) -> Shown:
+    listed = (await models(call))["models"]
+    return {"models": sorted(listed, key=lambda item: (item.state != "serving", item.name))}
+
+
 async def keys(call: Call) -> Shown:
     usage = await history.usage(_asking(call, history.UsageQuery(by="key,model")))
-    days = (await history.usage(_asking(call, history.UsageQuery(by="day")))).rows
-    requests = [(moment(row.start_at)[:10], float(row.requests)) for row in days]
+    by_day = await history.usage(_asking(call, history.UsageQuery(by="day")))
+    rows = {moment(row.start_at)[:10]: row for row in by_day.rows}
+    last = call.parts.clock.wall()
+    days = [moment(last - back * _DAY_S)[:10] for back in reversed(range(_DAYS))]
+    requests = [(day, float(rows[day].requests) if day in rows else 0.0) for day in days]
     tokens = [
-        (moment(row.start_at)[:10], float(row.prompt_tokens + row.completion_tokens))
-        for row in days
+        (day, float(rows[day].prompt_tokens + rows[day].completion_tokens) if day in rows else 0.0)
+        for day in days
     ]
     return {
         "keys": (await access.keys(_asking(call, PageQuery()))).keys,
         "usage": usage.rows,
-        "requests_by_day": tuple(bars(requests)),
-        "tokens_by_day": tuple(bars(tokens)),
+        "requests_by_day": tuple(bars(requests)) if rows else (),
+        "tokens_by_day": tuple(bars(tokens)) if rows else (),
     }
 
 
@@ -149,7 +159,7 @@ VIEWS = (
         title="Playground",
         template="playground",
         role=Role.OPERATOR,
-        load=models,
+        load=playground,
     ),
     View(path="/keys", title="Keys and usage", template="keys", role=Role.VIEWER, load=keys),
 )
