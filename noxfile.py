@@ -141,6 +141,15 @@ def clients(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """CPU time of the router beside the proxies that are installed; arguments go to bench/run.py."""
+    install(session, tools=None)
+    session.run("make", "-s", "-C", "bench", external=True)
+    session.run("python", "bench/run.py", *session.posargs)
+    session.run("python", "bench/choosing.py")
+
+
+@nox.session
 def observability(session: nox.Session) -> None:
     """Alerts, dashboards and the metrics page, by promtool (Debian's package `prometheus`)."""
     install(session)
