@@ -1,6 +1,7 @@
 """Proofs about real processes."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -150,3 +151,18 @@ def test_the_start_of_a_process_is_told_in_unix_seconds() -> None:
     assert me is not None
     age_s = time.time() - processes.started_at(me)
     assert -2 < age_s < float(Path("/proc/uptime").read_text().split()[0]) + 2
+
+
+def test_an_agent_that_can_open_no_file_takes_nobody_for_dead() -> None:
+    """F21: else it would end and restart every engine that runs well."""
+    me = processes.find(os.getpid())
+    assert me is not None
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        for question in (processes.is_alive, processes.open_pidfd):
+            with pytest.raises(OSError, match="Too many open files"):
+                question(me)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert processes.is_alive(me)

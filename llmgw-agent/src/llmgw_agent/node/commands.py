@@ -93,6 +93,8 @@ class CommandHandler:
                         assert_never(command)
             except DiskFull as error:
                 refusal = ("disk_full", str(error))
+            except OSError as error:
+                refusal = ("io_error", f"the order cannot be taken now: {error}")
         if refusal is None:
             return None
         code, message = refusal

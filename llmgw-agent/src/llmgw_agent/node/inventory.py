@@ -13,10 +13,13 @@ from anyio.abc import TaskStatus
 from llmgw.clock import Clock
 from llmgw.domain.ids import NodeId
 from llmgw.domain.nodes import CachedWeights, InstalledEngine, NodeInventory
+from llmgw.logs import get_logger
 from llmgw_agent.node import processes
 from llmgw_agent.node.hardware import fabric, machine
 from llmgw_agent.node.hardware.watch import DeviceWatch
 from llmgw_agent.settings import AgentSettings
+
+log = get_logger(__name__)
 
 _READ_EVERY_S = 10.0
 CAPABILITIES = frozenset({"start", "stop", "drain", "logs", "weights", "engines", "sleep"})
@@ -63,9 +66,17 @@ class Inventory:
         """Read again and again until cancelled; started after the first reading."""
         await self._read()
         task_status.started()
+        failed = False
         while True:
             await self._clock.sleep(_READ_EVERY_S)
-            await self._read()
+            try:
+                await self._read()
+            except OSError as error:  # no file can be opened, say; engines must not feel it
+                if not failed:
+                    log.warning("node cannot be read, earlier readings stay", reason=str(error))
+                failed = True
+            else:
+                failed = False
 
     async def _read(self) -> None:
         await self._devices.read()

@@ -15,6 +15,7 @@ import httptools
 
 from llmgw.contracts.engine import Probe
 from llmgw.domain.secret import Secret
+from llmgw_agent.node.processes import raise_if_starved
 
 _BODY_LIMIT = 8 << 20  # a vLLM metrics page has 60 KB; more than this is no answer to a probe
 
@@ -57,7 +58,8 @@ class _Reader:
 async def ask(address: str, port: int, probe: Probe, credential: Secret | None) -> Answer:
     """Send one request on a connection of its own and return the whole answer.
 
-    Raises NoAnswer on refusal, time-out, a broken answer or one without end.
+    Raises NoAnswer on refusal, time-out, a broken answer or one without end; OSError where this
+    agent can open no socket, which says nothing about the engine.
     """
     try:
         with anyio.fail_after(probe.timeout_s):
@@ -65,6 +67,7 @@ async def ask(address: str, port: int, probe: Probe, credential: Secret | None) 
     except TimeoutError:
         raise NoAnswer(f"{probe.path} gave no answer in {probe.timeout_s:g} s") from None
     except OSError as error:
+        raise_if_starved(error)
         raise NoAnswer(f"{probe.path}: {error.strerror or error}") from error
     except httptools.HttpParserError as error:
         raise NoAnswer(f"{probe.path}: not HTTP: {error}") from error

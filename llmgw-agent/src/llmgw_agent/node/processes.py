@@ -6,6 +6,7 @@ goes through a pidfd that was checked against both.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import signal
@@ -18,6 +19,7 @@ from pathlib import Path
 
 COOKIE = "LLMGW_REPLICA"  #: variable that marks every process of an engine
 
+_STARVED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _PROC = Path("/proc")
 _LISTEN = "0A"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -39,6 +41,16 @@ class ProcessEntry:
     parent: int
     session: int
     cookie: str | None  #: None: has none, or is not ours to read
+
+
+def raise_if_starved(error: OSError) -> None:
+    """Raise what tells of this agent and not of the process that was asked for.
+
+    An agent that can open no file must not take its engines for dead: it would end and restart
+    every one of them.
+    """
+    if error.errno in _STARVED:
+        raise error
 
 
 def boot_id() -> str:
@@ -69,7 +81,8 @@ def open_pidfd(process: Process) -> int | None:
     """
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:
+    except OSError as error:
+        raise_if_starved(error)
         return None
     if is_alive(process):
         return descriptor
@@ -179,7 +192,8 @@ def listener(port: int, address: str, processes: Iterable[Process]) -> Listener:
 def _entry(pid: int, *, with_cookie: bool) -> ProcessEntry | None:
     try:
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
+    except OSError as error:
+        raise_if_starved(error)
         return None
     if fields[0] in b"ZX":
         return None
@@ -194,7 +208,8 @@ def _entry(pid: int, *, with_cookie: bool) -> ProcessEntry | None:
 def _cookie(pid: int) -> str | None:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
+    except OSError as error:
+        raise_if_starved(error)
         return None
     mark = f"{COOKIE}=".encode()
     for variable in environment.split(b"\0"):
@@ -210,7 +225,8 @@ def _listening(
     for name in ("tcp", "tcp6"):
         try:
             lines = (_PROC / "net" / name).read_text().splitlines()[1:]
-        except OSError:
+        except OSError as error:
+            raise_if_starved(error)
             continue
         for line in lines:
             fields = line.split()
@@ -231,7 +247,8 @@ def _socket_inodes(pid: int) -> set[str]:
     inodes = set()
     try:
         names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 -- names are all that is needed
-    except OSError:
+    except OSError as error:
+        raise_if_starved(error)
         return set()
     for name in names:
         try:

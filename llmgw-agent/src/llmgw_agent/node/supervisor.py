@@ -141,6 +141,15 @@ class Supervisor:
     async def _keep_running(self, shard: ShardId) -> None:
         try:
             await self._runners[shard].run()
+        except OSError as error:
+            # No file can be opened, say: nothing is known of the engine, so nothing is done to it.
+            log.warning(
+                "shard cannot be supervised now, its engine is left alone",
+                shard=shard,
+                reason=str(error),
+                again_in_s=_RUNNER_PAUSE_S,
+            )
+            await self._host.clock.sleep(_RUNNER_PAUSE_S)
         except Exception:
             # One shard's bug must not end the agent, and with it the care for all others.
             log.exception("shard cannot be supervised", shard=shard, again_in_s=_RUNNER_PAUSE_S)
@@ -159,7 +168,12 @@ class Supervisor:
         """Kill what carries this agent's cookie but has no folder, 30 s after it was first seen."""
         since: dict[Process, float] = {}
         while True:
-            orphans = await anyio.to_thread.run_sync(self._orphans)
+            try:
+                orphans = await anyio.to_thread.run_sync(self._orphans)
+            except OSError as error:
+                log.debug("orphans cannot be looked for", reason=str(error))
+                await self._host.clock.sleep(_ORPHAN_LOOK_S)
+                continue
             now = self._host.clock.monotonic()
             since = {process: since.get(process, now) for process in orphans}
             for process, first in since.items():
