@@ -105,7 +105,8 @@ class Server(Member):
 
     def write(self, document: Mapping[str, Any]) -> None:
         """Replace its configuration, which takes effect at a start or at SIGHUP."""
-        self.config.write_text(json.dumps(document))  # JSON is YAML
+        # JSON is YAML; a last line without an end would be taken for half a file.
+        self.config.write_text(json.dumps(document) + "\n")
 
     def serve_models(self, models: Sequence[Mapping[str, Any]]) -> None:
         """Put these models into its configuration file, and have it read."""
