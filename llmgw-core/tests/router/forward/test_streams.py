@@ -247,6 +247,28 @@ async def test_a_reader_that_does_not_read_slows_the_engine_down(
     assert router.router.selector.states()[0].failures == 0
 
 
+async def test_a_reader_that_was_cut_leaves_nothing_in_the_kernel(
+    start_router: Any, quick: Any
+) -> None:
+    """A reset, not an end behind megabytes that nobody will read."""
+    big = chunk(event(piece("x" * 1000)))
+    script = Script((Script.events().steps[0], Send(big, times=60_000), Hang()))
+    async with ScriptedEngine(script) as engine:
+        router = await start_router(engine.url, settings=quick(client_stalled=0.6))
+        async with connect(router.port) as client:
+            client.stop_reading()
+            client.send(
+                post("/v1/chat/completions", {"model": "demo", "messages": [], "stream": True})
+            )
+            await engine.wait_until(
+                lambda engine: any(request.peer_left for request in engine.requests)
+            )
+            await router.settled()
+            client.writer.transport.resume_reading()
+            with pytest.raises(ConnectionResetError):
+                await client.reader.read()
+
+
 async def test_events_of_tool_calls_and_unknown_fields_pass_unchanged(start_router: Any) -> None:
     items = [
         '{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}}],"x_vendor":{"a":[1]}}',

@@ -30,7 +30,7 @@ from llmgw.router.front.front import Front
 from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, new_request_id, read_head
 from llmgw.router.front.repeated import RepeatedHead
 from llmgw.router.front.upgrade import without_offer
-from llmgw.router.front.vanished import notice_vanished
+from llmgw.router.front.vanished import drop, notice_vanished
 from llmgw.router.ingress import Request
 from llmgw.router.keys import KeyGrant
 from llmgw.router.replies import Reply, error_reply
@@ -491,7 +491,7 @@ class Connection(asyncio.Protocol):
         self._cycle = None
         self._request = None
         if self.is_paused and self.transport is not None:
-            self.transport.abort()
+            drop(self.transport)
         else:
             self._close()
 
@@ -553,7 +553,7 @@ class Connection(asyncio.Protocol):
         elif self.transport is None:
             return
         elif self._closing or self._cycle is not None:
-            self.transport.abort()
+            drop(self.transport)
         elif self._incoming is not None:
             self._refuse(refusals.too_slow())
         else:

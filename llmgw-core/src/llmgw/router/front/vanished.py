@@ -1,4 +1,4 @@
-"""Noticing clients that vanished without a word.
+"""Noticing clients that vanished without a word, and dropping those that do not read.
 
 Without these options a client whose machine lost power kept its engine's slot for minutes:
 TCP_USER_TIMEOUT acts while bytes to it are unacknowledged, keep-alive probes while there are
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 
 _OPTIONS = tuple(
     (level, getattr(socket, name), value)
@@ -30,3 +31,15 @@ def notice_vanished(transport: asyncio.BaseTransport) -> None:
         return
     for level, option, value in _OPTIONS:
         peer.setsockopt(level, option, value)
+
+
+_AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
+
+
+def drop(transport: asyncio.Transport) -> None:
+    """Reset a connection. Closed in the usual way, the kernel would hold megabytes for a client
+    that does not read, and offer them to it for 30 s more."""
+    peer = transport.get_extra_info("socket")
+    if peer is not None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    transport.abort()
