@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
+from click.shell_completion import get_completion_class
 
 from llmgw import hookimpl
-from llmgw.cli.main import run
+from llmgw.cli.main import llmgw, run
 from llmgw.cli.plugins import plugin_rows
 from llmgw.cli.table import COMMANDS
 from llmgw.cli.tables import aligned
@@ -137,3 +139,37 @@ def test_every_command_of_the_core_can_be_loaded_and_describes_itself(
 ) -> None:
     assert run([name, "--help"]) == 0
     assert f"Usage: llmgw {name}" in capsys.readouterr().out
+
+
+def _leaves(command: click.Command, path: str) -> list[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    context = click.Context(command, info_name=path)
+    found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+    return [
+        leaf for name, item in found if item is not None for leaf in _leaves(item, f"{path} {name}")
+    ]
+
+
+def test_the_help_of_every_command_shows_an_example_of_it() -> None:
+    leaves = _leaves(llmgw, "llmgw")
+    assert len(leaves) > 50
+    for path, command in leaves:
+        text = command.get_help(click.Context(command, info_name=path))
+        _, found, examples = text.partition("Example")
+        assert found, path
+        # A group lists where nothing more is said.
+        assert path.removesuffix(" list") in " ".join(examples.split()), path
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_at_every_depth(shell: str) -> None:
+    kind = get_completion_class(shell)
+    assert kind is not None
+    completer = kind(llmgw, {}, "llmgw", "_LLMGW_COMPLETE")
+    for before, start, wanted in (
+        ([], "ct", "ctl"),
+        (["ctl"], "rollb", "rollback"),
+        (["ctl", "keys"], "cr", "create"),
+    ):
+        assert wanted in [item.value for item in completer.get_completions(before, start)]

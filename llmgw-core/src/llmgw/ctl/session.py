@@ -69,7 +69,9 @@ class ListingGroup(click.Group):
     """A group that lists where no command is named: `keys`, `weights gpu-01`, `keys --json`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+        is_named = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        # While a shell completes, the word to come may still name one.
+        if not is_named and not ctx.resilient_parsing:
             args = ["list", *args]
         return super().parse_args(ctx, args)
 

@@ -25,7 +25,11 @@ def simulate(fleet: Path, catalog: Path, policy: str, awake: bool) -> None:
     """Print what would run where on a described fleet; starts nothing and needs no server.
 
     \b
-    Example of a fleet file:
+    Example:
+        llmgw simulate --fleet fleet.yaml --catalog catalog.yaml
+
+    \b
+    A fleet file:
         nodes:
           - {name: gpu, count: 4, devices: {count: 8, kind: H100, memory_gib: 80}}
     """
