@@ -133,19 +133,21 @@ def test_a_killed_router_ends_only_its_own_streams_and_a_stopped_one_none(
     first, second = cluster.routers
     with load_on(cluster) as load:
         flows(load)
-        load.retarget([second.target])
+        killed = time.monotonic()
         first.kill()
         freed_s = seconds_until(
             "the engines dropped them", lambda: running_streams(cluster) <= STREAMS // 2 + 2, 20
         )
-        lost = load.broken
+        lost = [item for item in load.broken if item.began < killed]
+        load.retarget([second.target])
         first.start()
         wait_for("it serves again", lambda: first.serves("m"), 30)
         load.retarget([first.target])
+        had = len(load.broken)
         assert second.running is not None
         second.running.process.send_signal(signal.SIGTERM)
         code = second.running.process.wait(60)
-        after = load.broken[len(lost) :]
+        after = load.broken[had:]
         second.start()
         wait_for("it serves again", lambda: second.serves("m"), 30)
     assert {item.target for item in lost} == {first.target}
@@ -185,7 +187,8 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(
     assert other.ready() == before
     assert again == held, "the lease changed hands again"
     applied = {item.status()["epoch"] for item in cluster.agents}
-    assert all(seen in (epoch, other.epoch()) for seen in applied)
+    # 0: of a node that was never ordered anything.
+    assert applied <= {0, epoch, other.epoch()}
     figures(
         F6=f"the other led after {led_s} s; the frozen one knew {down_s} s after it woke, and "
         f"passed an order on or refused it (status {refused.status_code}); lease and term "
