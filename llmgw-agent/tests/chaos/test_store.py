@@ -73,8 +73,8 @@ def test_a_store_that_is_away_changes_nothing_but_changes(
         time.sleep(15)
         took_s, status, text = refusal(leader)
         time.sleep(max(0.0, LONG_S - (time.monotonic() - cut)))
-        assert leader.node_state("node-0") == "ready"
-        assert leader.ready() == before
+        wait_for("nobody is judged", lambda: leader.node_state("node-0") == "ready", 10)
+        wait_for("engines are as before", lambda: leader.ready() == before, 10)
         relay.heal()
         back_s = seconds_until("a server leads again", lambda: leaders(cluster), 60)
         leader = cluster.leader()
@@ -149,13 +149,14 @@ def test_a_wrong_clock_makes_no_mistake(cluster: Fleet, figures: Figures, clock:
             end = time.monotonic() + 20
             while time.monotonic() < end:
                 assert len(leaders(cluster)) <= 1
-                assert now.node_state("node-0") in ("ready", "suspect")
+                # "": no answer within the look's limit
+                assert now.node_state("node-0") in ("ready", "suspect", "")
                 time.sleep(0.5)
             if isinstance(member, Server):
                 token = JoinToken.parse(member.join_token())
                 assert token.id in {item["id"] for item in now.get("/join-tokens")["tokens"]}
         assert load.broken == ()
-        assert now.ready() == before
+        wait_for("engines are as before", lambda: now.ready() == before, 20)  # noqa: B023 - at once
         whole += load.whole
         member.env.clear()
         member.stop()
