@@ -21,7 +21,18 @@ ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("llmgw-*/README.md")])
 SOURCES = sorted(ROOT.glob("llmgw-*/src/**/*.py"))
 #: Programs that are not ours. What they do with their arguments is theirs.
-OTHERS = {"curl", "export", "pip", "pytest", "python", "python3", "python3.11", "ssh", "systemctl"}
+OTHERS = {
+    "curl",
+    "export",
+    "pip",
+    "pytest",
+    "python",
+    "python3",
+    "python3.11",
+    "ssh",
+    "systemctl",
+    "useradd",
+}
 KNOWN = OTHERS | {"llmgw"}
 OURS = {"llmgw-core", "llmgw-agent", "llmgw-engine-llamacpp", "llmgw-engine-vllm"}
 OURS |= {"llmgw-engine-sglang", "nox", "acme-placement"}

@@ -44,10 +44,14 @@ COMMANDS = {
     "plugins": Row(
         target="llmgw.cli.plugins:plugins", help="List what is installed, and what failed to load."
     ),
+    "service": Row(
+        target="llmgw.cli.service.command:service",
+        help="Write systemd units for server and agent, and a node's firewall.",
+    ),
     "store": Row(target="llmgw.cli.store:store", help="Look after the database of a server."),
     "debug": Row(
         target="llmgw.cli.debug.command:debug",
-        help="Put what somebody who is to help needs into one file, secrets masked.",
+        help="Gather what helps to find a fault in one file.",
     ),
     "simulate": Row(
         target="llmgw.simulate.command:simulate",

@@ -1,0 +1,1 @@
+"""`llmgw service`: units for systemd, and the firewall of a node."""
