@@ -5,7 +5,7 @@
     nox -s lint|types|imports|unit|e2e|docs|wheels|proto     each part by itself
     nox -s observability      alerts, dashboards and metrics, with Prometheus' own tool
     nox -s bench|chaos|ha|engines|clients|hostile|churn|loadtest|simulate
-    nox -s soak|scale|placement|browser
+    nox -s soak|scale|placement|browser|schemathesis
                               slow suites, each with its own report
 
 Nothing but Python 3.11+ and pip is needed.
@@ -32,6 +32,7 @@ DISTRIBUTIONS = (
 SOURCES = tuple(f"{name}/src" for name in DISTRIBUTIONS)
 TESTS = tuple(f"{name}/tests" for name in DISTRIBUTIONS)
 OPENAI_NODE = "openai@7.59.0"
+AXE = "axe-core@4.14.1"
 
 nox.needs_version = ">=2024.10.9"
 nox.options.sessions = ["tests"]
@@ -141,12 +142,33 @@ def clients(session: nox.Session) -> None:
 
 
 @nox.session
+def browser(session: nox.Session) -> None:
+    """Every page and flow in a real Chromium (Debian's package `chromium`), axe-core included.
+
+    `LLMGW_SCREENSHOTS=docs/images nox -s browser` takes the documentation's pictures.
+    """
+    install(session)
+    packages = session.create_tmp()
+    session.run("npm", "install", "--silent", "--prefix", packages, AXE, external=True)
+    axe = f"{packages}/node_modules/axe-core/axe.min.js"
+    _slow(session, "browser", env={"LLMGW_AXE": axe})
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """CPU time of the router beside the proxies that are installed; arguments go to bench/run.py."""
     install(session, tools=None)
     session.run("make", "-s", "-C", "bench", external=True)
     session.run("python", "bench/run.py", *session.posargs)
     session.run("python", "bench/choosing.py")
+
+
+@nox.session
+def schemathesis(session: nox.Session) -> None:
+    """Random and odd requests to the admin API, whose document must foresee every answer."""
+    install(session, tools="schemathesis")
+    tests = f"{CORE}/tests/admin/test_document.py"
+    session.run("pytest", "-m", "slow", "--timeout=1200", tests, *session.posargs)
 
 
 @nox.session
