@@ -91,6 +91,10 @@ def test_a_store_that_is_away_changes_nothing_but_changes(
     assert took_s <= 6.0
 
 
+def serves(server: Server) -> bool:
+    return ask(server.target, "m").status_code == 200
+
+
 def leaders(fleet: Fleet) -> list[Server]:
     return [server for server in fleet.servers if server.leads()]
 
@@ -141,8 +145,8 @@ def test_a_wrong_clock_makes_no_mistake(cluster: Fleet, figures: Figures, clock:
         }
         member.kill()
         member.start()
-        if isinstance(member, Server):
-            wait_for("it answers", partial(member.peek, "/status"), 60)
+        for server in cluster.servers:
+            wait_for("both serve", partial(serves, server), 60)
         now = cluster.leader()
         wait_for("all engines are known", lambda: now.ready() == before, 60)  # noqa: B023 - at once
         with load_on(cluster) as load:
@@ -161,6 +165,8 @@ def test_a_wrong_clock_makes_no_mistake(cluster: Fleet, figures: Figures, clock:
         member.env.clear()
         member.stop()
         member.start()
+        for server in cluster.servers:
+            wait_for("both serve", partial(serves, server), 60)
     figures(
         **{
             f"F17 {clock}": f"on the leader, the other server and the agent in turn: never two "
