@@ -74,3 +74,19 @@ async def test_a_death_in_the_middle_of_a_stream_counts_though_nothing_is_retrie
         await router.chat(stream=True)
         await eventually(lambda: not router.router.forward.quarantine.is_empty)
         await router.settled()
+
+
+@pytest.mark.parametrize("published", [(), ({"draining": True},)])
+async def test_an_engine_that_was_told_to_go_has_not_died_of_its_requests(
+    start_router: Any, make_endpoint: Callable[..., Endpoint], published: tuple[Any, ...]
+) -> None:
+    """At the end of its drain limit a replica is stopped under the streams that are left."""
+    async with ScriptedEngine(Script.raw(Wait(0.2), Die())) as engine:
+        router = await start_router(engine.url)
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(router.chat())
+            await engine.wait_until(lambda engine: len(engine.requests) == 1)
+            left = tuple(make_endpoint(engine.url, **given) for given in published)
+            router.router.publish_endpoints(left, Epoch(2))
+        assert asked.result().status == 502
+    assert router.router.forward.quarantine.is_empty

@@ -42,22 +42,22 @@ def examine(
     later with the deaths of that request so far; 0 if the engine lives.
     """
 
-    def dead() -> None:
-        verdict(parts.quarantine.died(request, parts.clock.monotonic()))
-
-    def unreachable(why: Unreachable) -> None:
-        if why.is_away:
-            dead()
+    def judge(is_away: bool) -> None:
+        now = parts.selector.state(reservation.endpoint.id)
+        # One that was told to go has not died of anything.
+        was_stopped = now is None or now.endpoint.draining
+        is_another = now is not None and now is not reservation.state
+        if is_another or (is_away and not was_stopped):
+            verdict(parts.quarantine.died(request, parts.clock.monotonic()))
         else:
             verdict(0)
+
+    def unreachable(why: Unreachable) -> None:
+        judge(why.is_away)
 
     def there(connection: EngineConnection) -> None:
         connection.close()
-        now = parts.selector.state(reservation.endpoint.id)
-        if now is not None and now is not reservation.state:
-            dead()  # and somebody has started another one
-        else:
-            verdict(0)
+        judge(False)
 
     return parts.pool.open(reservation.endpoint, there, unreachable)
 
