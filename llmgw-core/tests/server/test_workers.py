@@ -24,7 +24,7 @@ from llmgw.server.listeners import address_of, listen, shared
 from llmgw.server.relay import Relay, RelayedRouter
 from llmgw.testing.clock import FakeClock
 from llmgw.testing.cluster import RunningServer, running_server
-from llmgw.testing.engine_script import Script, ScriptedEngine
+from llmgw.testing.engine_script import Hang, Script, ScriptedEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -85,6 +85,33 @@ async def test_workers_share_the_port_are_replaced_when_they_die_and_end_with_th
             await until(is_replaced)
             assert {await ask(server) for _ in range(8)} == {200}, "what queued is answered"
     assert workers_of_this_process() == set()
+
+
+@pytest.mark.timeout(90)
+async def test_workers_keep_the_limit_of_an_endpoint_together(tmp_path: Path) -> None:
+    limit, least = 6, 1
+    async with ScriptedEngine(Script.raw(Hang())) as engine:
+        endpoint = {
+            "id": "e1",
+            "url": engine.url,
+            "models": ["m"],
+            "health_path": None,
+            "max_inflight": limit,
+        }
+
+        async def are_all_slots_in_use() -> bool:
+            return len(engine.requests) >= limit
+
+        async with (
+            running_server(tmp_path, endpoints=[endpoint], workers=2) as server,
+            anyio.create_task_group() as clients,
+        ):
+            for _ in range(24):
+                clients.start_soon(ask, server)
+            await until(are_all_slots_in_use)
+            await anyio.sleep(3)  # shares would have moved by now
+            assert limit <= len(engine.requests) <= limit + least
+            clients.cancel_scope.cancel()
 
 
 def test_shared_sockets_have_one_port_and_a_taken_one_is_still_an_error() -> None:
