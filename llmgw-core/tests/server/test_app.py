@@ -133,6 +133,24 @@ async def test_what_the_files_say_is_in_the_stores_catalog(tmp_path: Path) -> No
         assert "other" in str(catalog)
 
 
+async def test_a_model_of_a_file_whose_name_the_api_owns_shows_as_a_problem(
+    tmp_path: Path,
+) -> None:
+    control = {"dispatcher": "memory", "enabled": "on"}
+    async with running_server(tmp_path, control=control) as server:
+        done = await server.admin.put("/admin/v1/catalog/tiny", json={"model": TINY})
+        assert done.status_code == 200, done.text
+    async with running_server(tmp_path, models=[TINY], control=control) as server:
+
+        async def is_told() -> bool:
+            told = (await server.admin.get("/admin/v1/status")).json()["problems"]
+            return any("models of the files are not in force" in item for item in told)
+
+        await until(is_told)
+        page = (await server.admin.get("/metrics")).text
+        assert "llmgw_config_reload_failed 1" in page
+
+
 async def test_a_store_with_nothing_in_it_and_no_endpoint_names_both_ways_out(
     tmp_path: Path,
 ) -> None:

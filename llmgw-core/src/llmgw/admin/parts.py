@@ -74,5 +74,6 @@ class AdminParts:
     jobs: Jobs = field(default_factory=Jobs)
     api_url: str | None = None  #: of this process's API listener, for the playground
     server_log: Sequence[str] = ()  #: newest lines of this process, oldest first
+    problems: Callable[[], Sequence[str]] = tuple  #: of this server itself, for the overview
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "::1")
     """Host names that a browser may have come by; `*` for any, off loopback."""

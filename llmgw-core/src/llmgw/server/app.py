@@ -282,6 +282,7 @@ class Server:
                 pulse=pulse,
                 api_url=api_url,
                 server_log=self._log_lines,
+                problems=partial(self._problems, parts),
                 allowed_hosts=_LOOPBACK_HOSTS if is_loopback else ("*",),
             )
         )
@@ -291,9 +292,18 @@ class Server:
         said = self._loaded.settings.auth.admin_on_api
         return Address.parse(self._loaded.settings.listen).is_loopback if said is None else said
 
+    def _problems(self, parts: Parts) -> tuple[str, ...]:
+        """Return what keeps the newest files from being in force, () if they are."""
+        said = []
+        if self._reloads is not None and self._reloads.failed:
+            said.append("the configuration files have mistakes: the last good ones are in force")
+        if parts.books is not None and (reason := parts.books.deposits.refused) is not None:
+            said.append(f"the models of the files are not in force: {reason}")
+        return tuple(said)
+
     async def _metrics(self, parts: Parts, workers: Workers | None) -> bytes:
         page = await parts.router.metrics_page()
-        page += own_page(reload_failed=self._reloads is not None and self._reloads.failed)
+        page += own_page(reload_failed=bool(self._problems(parts)))
         if parts.fleet is not None:
             page += await fleet_page(parts.fleet.plane.view)
         return page if workers is None else await workers.metrics(page)

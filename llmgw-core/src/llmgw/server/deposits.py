@@ -59,6 +59,11 @@ class Deposits:
         self._away = False
         self._refused: str | None = None
 
+    @property
+    def refused(self) -> str | None:
+        """Why what the files say is not in force; None: it is."""
+        return self._refused
+
     def set_files(self, files: ModelsByFile) -> None:
         """Replace what the files say; it is imported at the next turn."""
         self._files = files

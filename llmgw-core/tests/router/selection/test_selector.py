@@ -475,3 +475,17 @@ def test_who_asks_why_is_told_how_much_of_the_prompt_is_known_there(
     assert again.endpoint.id == first.endpoint.id
     assert "3 of 4 prompt blocks known there" in again.because
     assert "prompt blocks" not in bench.take(profile="round_robin").because
+
+
+async def test_a_reservation_that_is_undone_leaves_no_trace(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    """What operators ask of the router must not keep a model awake."""
+    bench = make_bench()
+    bench.publish(make_endpoint("a"))
+    bench.take().release(Outcome.OK)
+    await bench.clock.advance(7.0)
+    bench.take().undo()
+    await bench.clock.advance(1.0)
+    usage = bench.selector.usage()["a"]
+    assert (usage.in_flight, usage.idle_s) == (0, 8.0)

@@ -33,7 +33,7 @@ async def read_status(parts: AdminParts, models: Sequence[ModelView]) -> StatusR
     models: what the view says of them, empty without a control plane.
     """
     fields: dict[str, object] = {}
-    problems: list[str] = []
+    problems = list(parts.problems())
     if parts.view is not None:
         fields |= await _fleet_fields(parts.view, models, problems)
     if parts.router is not None:

@@ -118,3 +118,9 @@ class Reservation:
             self.state.in_flight -= 1
             self.state.prompt_done(self._tokens)
             learner.ended(self, outcome)
+
+    def undo(self) -> None:
+        """Give the slot back as if it had never been taken: its endpoint was asked nothing."""
+        last_end = self.state.last_end
+        self.release(Outcome.CLIENT_LEFT)
+        self.state.last_end = last_end
