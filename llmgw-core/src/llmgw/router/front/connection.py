@@ -1,7 +1,7 @@
 """One client connection: an `asyncio.Protocol` of our own, made by uvicorn for each accept.
 
-It reads requests with httptools, answers the hot routes itself through `ingress`, and hands
-everything else to the ASGI application. uvicorn's part of the bargain, pinned by a test: the
+It answers the hot routes itself through `ingress`, and hands everything else to the ASGI
+application. uvicorn's part of the bargain, pinned by a test: the
 class is called with (config, server_state, app_state, _loop), keeps itself in
 `server_state.connections` and its tasks in `server_state.tasks`, has `shutdown()` and a
 `transport` that may be aborted.
@@ -13,31 +13,28 @@ noticed before the next write.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from http import HTTPStatus
 from typing import Any, cast
 
-import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from llmgw.errors import RequestError
-from llmgw.logs import get_logger
 from llmgw.router.forward import Exchange
 from llmgw.router.front import refusals
 from llmgw.router.front.cold import ColdCycle
 from llmgw.router.front.front import Front
-from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, new_request_id, read_head
+from llmgw.router.front.head import new_request_id
+from llmgw.router.front.reader import RequestReader
 from llmgw.router.front.repeated import RepeatedHead
-from llmgw.router.front.upgrade import without_offer
 from llmgw.router.front.vanished import drop, notice_vanished
+from llmgw.router.front.without_engine import answer_without_engine
 from llmgw.router.ingress import Request
 from llmgw.router.keys import KeyGrant
 from llmgw.router.replies import Reply, error_reply
 from llmgw.router.routes import Dialect
 from llmgw.router.timers import NEVER, Deadline
 
-log = get_logger(__name__)
 
 WRITE_HIGH = 64 * 1024
 WRITE_LOW = 16 * 1024
@@ -53,32 +50,22 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_advancing",
-        "_arrived",
-        "_body_since",
         "_closing",
         "_config",
         "_cycle",
-        "_deaf",
         "_exchange",
         "_front",
-        "_grant",
-        "_head_bytes",
-        "_in_body",
-        "_incoming",
         "_is_admitted",
-        "_offered",
-        "_parser",
         "_peer",
+        "_reader",
         "_reading_paused",
         "_repeated",
         "_request",
         "_server",
-        "_size",
         "_state",
         "_waiting",
         "deadline",
         "is_paused",
-        "on_body",
         "transport",
     )
 
@@ -96,23 +83,13 @@ class Connection(asyncio.Protocol):
         self._server = server_state
         self._state = app_state
         self.transport: asyncio.Transport | None = None
-        self._arrived: list[bytes] = []
-        self.on_body = self._arrived.append
-        self._parser = httptools.HttpRequestParser(self)
-        self._incoming: Request | None = None  #: being read
-        self._grant: KeyGrant | None = None  #: of the one being read
+        self._reader = RequestReader(front, self._invite_body)
+        self._waiting = self._reader.read
         self._repeated: RepeatedHead | None = None  #: which is likely to come again
-        self._offered: Request | None = None  #: offers another protocol; to be read again
-        self._in_body = False
-        self._head_bytes = 0
-        self._body_since = 0.0
-        self._size = 0
-        self._waiting: deque[tuple[Request, KeyGrant | None] | RequestError] = deque()
         self._request: Request | None = None  #: being answered
         self._exchange: Exchange | None = None
         self._cycle: ColdCycle | None = None
         self._advancing = False
-        self._deaf = False  #: what still arrives is thrown away
         self._closing = False
         self._reading_paused = False
         self._is_admitted = False
@@ -127,7 +104,7 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_LOW)
         notice_vanished(transport)
         peer = transport.get_extra_info("peername")
-        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._peer = self._reader.peer = peer[0] if isinstance(peer, tuple) else ""
         self._server.connections.add(self)  # type: ignore[arg-type]  # uvicorn names its own classes
         self._is_admitted = self._front.admits(self._peer)
         if not self._is_admitted:
@@ -139,7 +116,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's name
         self._server.connections.discard(self)
         self.transport = None
-        self._deaf = True
+        self._reader.is_deaf = True
         self._waiting.clear()
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
@@ -157,30 +134,30 @@ class Connection(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        reader = self._reader
+        if reader.is_deaf:
             return
-        is_idle = self._request is None and self._incoming is None and not self._waiting
+        is_idle = self._request is None and reader.incoming is None and not self._waiting
         if is_idle and self._repeated is not None and self._answer_again(self._repeated, data):
             return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._read_without_upgrade(data[upgrade.args[0] :])
-            return
-        except httptools.HttpParserCallbackError:
-            # Ours, not the client's: a bug in one of the callbacks below.
-            log.exception("reading a request failed")
-            self._refuse_later(refusals.internal())
-        except httptools.HttpParserError as error:
-            if not self._deaf:
-                self._refuse_later(refusals.malformed(error))
-        incoming = self._incoming
-        if incoming is not None and not self._deaf:
-            self._read_on(incoming, len(data))
+        reader.feed(data)
+        if reader.incoming is not None and not self._is_busy:
+            patience_s = reader.patience_s()
+            if patience_s is not None:
+                self.deadline.set(patience_s)
         if self._waiting and not self._advancing:
-            if is_idle and not self._deaf:
+            if is_idle and not reader.is_deaf:
                 self._repeated = self._remembered(data)
             self._advance()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether the deadline belongs to something other than the request that is coming in."""
+        return self._exchange is not None or self._cycle is not None or bool(self._waiting)
+
+    def _invite_body(self) -> None:
+        if self._exchange is None and self.transport is not None:
+            self.transport.write(_CONTINUE)
 
     def _remembered(self, data: bytes) -> RepeatedHead | None:
         """Return the head of the one request that waits, if all of it was in this read."""
@@ -208,45 +185,6 @@ class Connection(asyncio.Protocol):
         request.request_id = request.given_id or new_request_id()
         self._answer(request, repeated.grant)
         return True
-
-    def _read_without_upgrade(self, rest: bytes) -> None:
-        """Read a request that offers another protocol as if it did not.
-
-        Java's client offers HTTP/2 with its first request, and the parser leaves everything
-        behind such a head alone: so a new one reads the head again, without the offer.
-        """
-        offered, self._offered = self._offered, None
-        if offered is None or self._deaf:
-            return
-        if offered.method == b"CONNECT":
-            # To the parser every CONNECT is an upgrade: read again, it would be one again.
-            self._refuse_later(
-                RequestError("CONNECT is for proxies, and this is none", code="invalid_http")
-            )
-            if not self._advancing:
-                self._advance()
-            return
-        self._parser = httptools.HttpRequestParser(self)
-        self.data_received(without_offer(offered) + rest)
-
-    def _read_on(self, incoming: Request, size: int) -> None:
-        """Watch a request that has not come in whole."""
-        is_busy = self._exchange is not None or self._cycle is not None or bool(self._waiting)
-        if not self._in_body:
-            if not self._head_bytes and not is_busy:
-                self.deadline.set(self._front.limits.head_s)
-            self._head_bytes += size
-            if self._head_bytes > HEAD_LIMIT + size:
-                self._refuse_later(refusals.head_too_large(f"more than {HEAD_LIMIT} bytes"))
-            return
-        if self._arrived:
-            self._take_body(incoming)
-        if not is_busy:
-            limits = self._front.limits
-            # A body that drips fast enough to never be idle must still come at some pace.
-            patience_s = limits.body_idle_s + self._size / limits.body_floor
-            spare_s = self._body_since + patience_s - self._front.wheel.now
-            self.deadline.set(min(limits.body_idle_s, spare_s))
 
     def pause_writing(self) -> None:
         self.is_paused = True
@@ -277,98 +215,6 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self._request is not None:
             self._request.keep_alive = False
-
-    # -- httptools' side -------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        self._incoming = Request()
-        self._incoming.peer = self._peer
-        self._in_body = False
-        self._head_bytes = 0
-        self._size = 0
-
-    def on_url(self, url: bytes) -> None:
-        if self._incoming is not None:
-            self._incoming.target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        incoming = self._incoming
-        if incoming is None or self._in_body:
-            return  # trailers are dropped: nothing may pass as a header that was not checked
-        name = name.lower()
-        if name == b"content-length":
-            incoming.length = int(value)
-            return
-        headers = incoming.headers
-        headers.append((name, value))
-        if len(headers) > HEADER_COUNT_LIMIT + 1:
-            self._refuse_later(refusals.head_too_large(f"more than {HEADER_COUNT_LIMIT} headers"))
-
-    def on_headers_complete(self) -> None:
-        incoming = self._incoming
-        if incoming is None or self._deaf:
-            return
-        self._in_body = True
-        self._body_since = self._front.wheel.now
-        parser = self._parser
-        incoming.method = parser.get_method()
-        incoming.is_http11 = parser.get_http_version() == "1.1"
-        if parser.should_upgrade():
-            self._offered, self._incoming = incoming, None
-            return
-        incoming.keep_alive = parser.should_keep_alive()
-        incoming.path, _, incoming.query = incoming.target.partition(b"?")
-        refusal = read_head(incoming)
-        incoming.request_id = incoming.given_id or new_request_id()
-        refusal = refusal or self._refusal_by_head(incoming)
-        if refusal is not None:
-            self._request_of_refusal(incoming)
-            self._refuse_later(refusal)
-
-    def _refusal_by_head(self, incoming: Request) -> RequestError | None:
-        """Say what can be said before the body has come."""
-        front = self._front
-        if incoming.content_encoding not in (None, b"identity"):
-            return refusals.packed_body()
-        if incoming.length is not None and incoming.length > front.limits.body_bytes:
-            return refusals.body_too_large(front.limits.body_bytes)
-        route = front.hot.get(incoming.path)
-        if route is not None and incoming.method == b"POST" and front.ingress is not None:
-            incoming.route = route
-            try:
-                self._grant = front.ingress.authorise(incoming)
-            except RequestError as error:
-                return error
-        if incoming.expects_continue and self._exchange is None and self.transport is not None:
-            self.transport.write(_CONTINUE)
-        return None
-
-    def on_message_complete(self) -> None:
-        incoming, self._incoming = self._incoming, None
-        self._in_body = False
-        if incoming is None or self._deaf:
-            return
-        if self._arrived:
-            self._take_body(incoming)
-            if self._deaf:
-                return
-        grant, self._grant = self._grant, None
-        self._waiting.append((incoming, grant))
-
-    def _take_body(self, incoming: Request) -> None:
-        arrived = self._arrived
-        piece = arrived[0] if len(arrived) == 1 else b"".join(arrived)
-        arrived.clear()
-        self._size += len(piece)
-        if self._size > self._front.limits.body_bytes:
-            self._request_of_refusal(incoming)
-            self._refuse_later(refusals.body_too_large(self._front.limits.body_bytes))
-        elif not incoming.body:
-            incoming.body = piece
-        else:
-            if isinstance(incoming.body, bytes):
-                incoming.body = bytearray(incoming.body)
-            incoming.body += piece
 
     # -- answering -------------------------------------------------------------------------
 
@@ -411,22 +257,9 @@ class Connection(asyncio.Protocol):
             self._answer_cold(request)
 
     def _answer_cold(self, request: Request) -> None:
-        route = self._front.hot.get(request.path)
-        is_options = request.method == b"OPTIONS"
-        asks_method = request.header(b"access-control-request-method") is not None
-        if is_options and asks_method and request.origin is not None:
-            asked = request.header(b"access-control-request-headers")
-            self.reply(self._front.cors.preflight(request.origin, asked))
-            return
-        if route is not None:
-            allow = (b"allow", b"POST, OPTIONS")
-            if is_options:
-                self.reply(Reply(204, b"", (allow,)))
-                return
-            error = RequestError(
-                f"{route.path} takes POST only", status=405, code="method_not_allowed"
-            )
-            self.reply(error_reply(error, route.dialect, (allow,)))
+        reply = answer_without_engine(request, self._front)
+        if reply is not None:
+            self.reply(reply)
             return
         self._cycle = ColdCycle(self, self._config.loaded_app, request, self._state)
         task = asyncio.get_running_loop().create_task(self._cycle.run(self.transport))
@@ -479,7 +312,7 @@ class Connection(asyncio.Protocol):
         if not request.keep_alive or self._closing:
             self._close()
             return
-        if self._incoming is None:
+        if self._reader.incoming is None:
             self.deadline.set(self._front.limits.keep_alive_s)
         else:
             self.deadline.set(self._front.limits.body_idle_s)
@@ -506,22 +339,9 @@ class Connection(asyncio.Protocol):
 
     # -- refusing and closing --------------------------------------------------------------
 
-    def _request_of_refusal(self, incoming: Request) -> None:
-        """A refused request is answered in its own terms, if nothing else is being answered."""
-        if self._request is None:
-            self._request = incoming
-
-    def _refuse_later(self, error: RequestError) -> None:
-        """Answer with an error once everything before it has been answered; then close."""
-        if not self._deaf:
-            self._deaf = True
-            self._incoming = None
-            self._arrived.clear()
-            self._waiting.append(error)
-
     def _refuse(self, error: RequestError) -> None:
-        self._deaf = True
-        request = self._request or Request()
+        self._reader.is_deaf = True
+        request = self._request or self._reader.refused or Request()
         request.keep_alive = False
         self._request = request
         route = self._front.hot.get(request.path)
@@ -539,7 +359,7 @@ class Connection(asyncio.Protocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        if self._deaf and transport.can_write_eof():
+        if self._reader.is_deaf and transport.can_write_eof():
             transport.write_eof()
             self._resume_reading()
             self.deadline.set(_LINGER_S)
@@ -554,7 +374,7 @@ class Connection(asyncio.Protocol):
             return
         elif self._closing or self._cycle is not None:
             drop(self.transport)
-        elif self._incoming is not None:
+        elif self._reader.incoming is not None:
             self._refuse(refusals.too_slow())
         else:
             self._close()

@@ -1,0 +1,221 @@
+"""Reads a client's requests with httptools, and refuses what its head or size forbids."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import httptools
+
+from llmgw.errors import RequestError
+from llmgw.logs import get_logger
+from llmgw.router.front import refusals
+from llmgw.router.front.front import Front
+from llmgw.router.front.head import HEAD_LIMIT, HEADER_COUNT_LIMIT, new_request_id, read_head
+from llmgw.router.front.upgrade import without_offer
+from llmgw.router.ingress import Request
+from llmgw.router.keys import KeyGrant
+
+log = get_logger(__name__)
+
+Read = tuple[Request, KeyGrant | None] | RequestError
+"""A complete request and the grant of its key, or why there will be no more requests."""
+
+
+class RequestReader:
+    """Puts what it has read into `read`, in order. Once it has refused, it is deaf."""
+
+    __slots__ = (
+        "_arrived",
+        "_body_since",
+        "_front",
+        "_grant",
+        "_head_bytes",
+        "_in_body",
+        "_invite_body",
+        "_is_new",
+        "_offered",
+        "_parser",
+        "_size",
+        "incoming",
+        "is_deaf",
+        "on_body",
+        "peer",
+        "read",
+        "refused",
+    )
+
+    def __init__(self, front: Front, invite_body: Callable[[], None]) -> None:
+        """invite_body: called when a client waits for a word before it sends the body."""
+        self.peer = ""  #: address of the client
+        self.read: deque[Read] = deque()
+        self.incoming: Request | None = None  #: has not come in whole
+        self.refused: Request | None = None  #: what the refusal in `read` is about, if known
+        self.is_deaf = False  #: what still arrives is thrown away
+        self._front = front
+        self._invite_body = invite_body
+        # The parser appends pieces of a body right to the list: no call into Python for each.
+        self._arrived: list[bytes] = []
+        self.on_body = self._arrived.append
+        self._parser = httptools.HttpRequestParser(self)
+        self._grant: KeyGrant | None = None  #: of the incoming one
+        self._offered: Request | None = None  #: offers another protocol; to be read again
+        self._in_body = False
+        self._is_new = False
+        self._head_bytes = 0
+        self._body_since = 0.0
+        self._size = 0
+
+    def feed(self, data: bytes) -> None:
+        """Read what has arrived."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._read_without_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserCallbackError:
+            # Ours, not the client's: a bug in one of the callbacks below.
+            log.exception("reading a request failed")
+            self._refuse(refusals.internal())
+        except httptools.HttpParserError as error:
+            if not self.is_deaf:
+                self._refuse(refusals.malformed(error))
+        incoming = self.incoming
+        if incoming is None or self.is_deaf:
+            return
+        if self._in_body:
+            if self._arrived:
+                self._take_body(incoming)
+            return
+        self._is_new = not self._head_bytes
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_LIMIT + len(data):
+            self._refuse(refusals.head_too_large(f"more than {HEAD_LIMIT} bytes"))
+
+    def patience_s(self) -> float | None:
+        """Return how long the rest of `incoming` may take; None: what was said before holds."""
+        limits = self._front.limits
+        if not self._in_body:
+            return limits.head_s if self._is_new else None
+        # A body that drips fast enough to never be idle must still come at some pace.
+        patience_s = limits.body_idle_s + self._size / limits.body_floor
+        return min(limits.body_idle_s, self._body_since + patience_s - self._front.wheel.now)
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """Read a request that offers another protocol as if it did not.
+
+        Java's client offers HTTP/2 with its first request, and the parser leaves everything
+        behind such a head alone: so a new one reads the head again, without the offer.
+        """
+        offered, self._offered = self._offered, None
+        if offered is None or self.is_deaf:
+            return
+        if offered.method == b"CONNECT":
+            # To the parser every CONNECT is an upgrade: read again, it would be one again.
+            self._refuse(
+                RequestError("CONNECT is for proxies, and this is none", code="invalid_http")
+            )
+            return
+        self._parser = httptools.HttpRequestParser(self)
+        self.feed(without_offer(offered) + rest)
+
+    # httptools' side
+
+    def on_message_begin(self) -> None:
+        self.incoming = Request()
+        self.incoming.peer = self.peer
+        self._in_body = False
+        self._head_bytes = 0
+        self._size = 0
+
+    def on_url(self, url: bytes) -> None:
+        if self.incoming is not None:
+            self.incoming.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        incoming = self.incoming
+        if incoming is None or self._in_body:
+            return  # trailers are dropped: nothing may pass as a header that was not checked
+        name = name.lower()
+        if name == b"content-length":
+            incoming.length = int(value)
+            return
+        headers = incoming.headers
+        headers.append((name, value))
+        if len(headers) > HEADER_COUNT_LIMIT + 1:
+            self._refuse(refusals.head_too_large(f"more than {HEADER_COUNT_LIMIT} headers"))
+
+    def on_headers_complete(self) -> None:
+        incoming = self.incoming
+        if incoming is None or self.is_deaf:
+            return
+        self._in_body = True
+        self._body_since = self._front.wheel.now
+        parser = self._parser
+        incoming.method = parser.get_method()
+        incoming.is_http11 = parser.get_http_version() == "1.1"
+        if parser.should_upgrade():
+            self._offered, self.incoming = incoming, None
+            return
+        incoming.keep_alive = parser.should_keep_alive()
+        incoming.path, _, incoming.query = incoming.target.partition(b"?")
+        refusal = read_head(incoming)
+        incoming.request_id = incoming.given_id or new_request_id()
+        refusal = refusal or self._refusal_by_head(incoming)
+        if refusal is not None:
+            self._refuse(refusal, incoming)
+
+    def on_message_complete(self) -> None:
+        incoming, self.incoming = self.incoming, None
+        self._in_body = False
+        if incoming is None or self.is_deaf:
+            return
+        if self._arrived:
+            self._take_body(incoming)
+            if self.is_deaf:
+                return
+        grant, self._grant = self._grant, None
+        self.read.append((incoming, grant))
+
+    # Judging
+
+    def _refusal_by_head(self, incoming: Request) -> RequestError | None:
+        """Say what can be said before the body has come."""
+        front = self._front
+        if incoming.content_encoding not in (None, b"identity"):
+            return refusals.packed_body()
+        if incoming.length is not None and incoming.length > front.limits.body_bytes:
+            return refusals.body_too_large(front.limits.body_bytes)
+        route = front.hot.get(incoming.path)
+        if route is not None and incoming.method == b"POST" and front.ingress is not None:
+            incoming.route = route
+            try:
+                self._grant = front.ingress.authorise(incoming)
+            except RequestError as error:
+                return error
+        if incoming.expects_continue:
+            self._invite_body()
+        return None
+
+    def _take_body(self, incoming: Request) -> None:
+        arrived = self._arrived
+        piece = arrived[0] if len(arrived) == 1 else b"".join(arrived)
+        arrived.clear()
+        self._size += len(piece)
+        if self._size > self._front.limits.body_bytes:
+            self._refuse(refusals.body_too_large(self._front.limits.body_bytes), incoming)
+        elif not incoming.body:
+            incoming.body = piece
+        else:
+            if isinstance(incoming.body, bytes):
+                incoming.body = bytearray(incoming.body)
+            incoming.body += piece
+
+    def _refuse(self, error: RequestError, about: Request | None = None) -> None:
+        """Have an error answered once everything before it has been; nothing comes after it."""
+        if not self.is_deaf:
+            self.is_deaf = True
+            self.incoming = None
+            self.refused = about
+            self._arrived.clear()
+            self.read.append(error)
