@@ -8,6 +8,7 @@ are never part of a line.
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -52,6 +53,16 @@ class RotatingFile:
             file.close()
 
 
+# W3C Trace Context; the ids of all zeros that it forbids find nothing, as does anything else.
+_TRACE = re.compile(rb"(?:^|\n)traceparent: [0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-")
+
+
+def trace_id_of(headers: bytes) -> str:
+    """Return the trace id in serialised headers; empty where none is given, or no valid one."""
+    found = _TRACE.search(headers) if b"traceparent" in headers else None
+    return "" if found is None else found[1].decode()
+
+
 class AccessRecord(msgspec.Struct, omit_defaults=True):
     """What is noted of one request."""
 
@@ -61,6 +72,7 @@ class AccessRecord(msgspec.Struct, omit_defaults=True):
     model: str
     status: int
     duration_s: float
+    trace_id: str = ""  #: of the client's `traceparent`, which the engine gets as well
     key: str = ""
     endpoint: str = ""
     outcome: str = ""

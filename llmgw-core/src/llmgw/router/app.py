@@ -19,7 +19,7 @@ from llmgw.domain.endpoints import Endpoint, ModelStatus, RouterUsage
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.domain.usage import UsageRecord
-from llmgw.router.access import AccessLog, AccessRecord, ByteSink, RotatingFile
+from llmgw.router.access import AccessLog, AccessRecord, ByteSink, RotatingFile, trace_id_of
 from llmgw.router.admission import Admission
 from llmgw.router.api import build_api
 from llmgw.router.forward import Ending, ForwardParts
@@ -261,6 +261,7 @@ class Router:
                     model=envelope.target.name,
                     status=ending.status,
                     duration_s=ending.duration_s,
+                    trace_id=trace_id_of(envelope.passed_headers),
                     key=envelope.grant.key_id,
                     endpoint=ending.endpoint or "",
                     outcome=ending.outcome or "",
