@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -237,3 +238,36 @@ def test_once_answers_and_ends(site: Site) -> None:
     assert "model ready" in done.stdout
     assert time.monotonic() - started < 120
     assert leftovers(site) == []
+
+
+def test_ports_that_strangers_hold_are_passed_over_and_the_model_comes(site: Site) -> None:
+    first, held = hold_ports(4)
+    site.env["LLMGW_AGENT__PORT_RANGE"] = f"[{first}, {first + 40}]"
+    try:
+        done = site.run(
+            *("up", "--once", "--listen", f"127.0.0.1:{site.api_port}"),
+            *("--admin-listen", f"127.0.0.1:{site.admin_port}"),
+            limit_s=150,
+        )
+    finally:
+        for stranger in held:
+            stranger.close()
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+
+
+def hold_ports(count: int) -> tuple[int, list[socket.socket]]:
+    """Listen on this many ports in a row, below those that the system gives out by itself."""
+    for first in range(21_000, 29_000, 50):
+        held: list[socket.socket] = []
+        try:
+            for port in range(first, first + count):
+                stranger = socket.socket()
+                held.append(stranger)
+                stranger.bind(("127.0.0.1", port))
+                stranger.listen()
+            return first, held
+        except OSError:
+            for stranger in held:
+                stranger.close()
+    raise AssertionError("no free ports in a row")

@@ -28,6 +28,7 @@ from llmgw.config.places import default_state_dir
 from llmgw.errors import ConfigError, PermanentError, Problem
 from llmgw.plugins import load_registry
 
+_GIVE_UP_S = 6.0  # longer than the first pause after a failure, shorter than the second
 _LOOK_EVERY_S = 0.2
 _AGENT_LIMIT_S = 75.0  # draining engines, then their grace
 _SERVER_LIMIT_S = 40.0
@@ -120,13 +121,16 @@ class _Up:
                 await watcher.aclose()
 
     async def _wait_ready(self, watcher: Watcher, display: Display) -> Progress:
+        moved_at = time.monotonic()
         while True:
             progress = await watcher.look()
             display.show(progress)
             self._note(progress)
             if progress.settled:
                 return progress
-            if self._once and progress.failed:
+            if not progress.stands_still:
+                moved_at = time.monotonic()
+            if self._once and time.monotonic() - moved_at > _GIVE_UP_S:
                 self._exit_code = 1
                 return progress
             await anyio.sleep(_LOOK_EVERY_S)

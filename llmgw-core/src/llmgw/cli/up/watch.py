@@ -9,6 +9,7 @@ import httpx
 
 from llmgw.adminapi.fleet import ModelReply, ModelsReply, NodesReply, ReplicasReply, ShardReply
 from llmgw.config.places import ADMIN_TOKEN_FILE
+from llmgw.domain.endpoints import ModelState
 
 _TIMEOUT_S = 5.0
 
@@ -35,9 +36,16 @@ class Progress:
         )
 
     @property
-    def failed(self) -> tuple[ShardReply, ...]:
-        """Shards that failed and have not come back."""
-        return tuple(shard for shard in self.shards if shard.state in ("backoff", "failed"))
+    def stands_still(self) -> bool:
+        """Whether the server knows of no way to a model that should run.
+
+        One look says little: a port that a stranger holds is left for the next, and an engine
+        that failed once is started again.
+        """
+        return self.agent_connected and any(
+            model.state == ModelState.UNPLACEABLE and not model.ready and model.wanted_min != 0
+            for model in self.models
+        )
 
 
 class Watcher:
