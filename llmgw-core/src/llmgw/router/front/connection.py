@@ -35,7 +35,6 @@ from llmgw.router.replies import Reply, error_reply
 from llmgw.router.routes import Dialect
 from llmgw.router.timers import NEVER, Deadline
 
-
 WRITE_HIGH = 64 * 1024
 WRITE_LOW = 16 * 1024
 _LINGER_S = 2.0
