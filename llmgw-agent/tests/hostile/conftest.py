@@ -6,7 +6,9 @@ import asyncio
 import datetime
 import socket
 import ssl
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from llmgw.testing.engine_script import SSE_HEAD, Script, ScriptedEngine, Send, chunk, event
+from llmgw.testing import echo_engine
+from llmgw.testing.engine_script import Script, ScriptedEngine
 from llmgw.testing.site import Running, Site, free_port, wait_for
 
 
@@ -63,9 +66,7 @@ class Target:
 
 
 def answer(request: Any) -> Script:
-    """A stream where one was asked for, long for user `slow`, else a plain answer."""
-    if b'"user": "slow"' in request.body:
-        return Script((Send(SSE_HEAD), Send(chunk(event("x" * 8_000)), times=500)))
+    """A stream where one was asked for, else a plain answer."""
     if b'"stream": true' in request.body or b'"stream":true' in request.body:
         return Script.events('{"choices": [{"index": 0, "delta": {"content": "x"}}]}')
     return Script.plain({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
@@ -98,9 +99,9 @@ async def target(tmp_path: Path, deadlines: dict[str, float]) -> AsyncIterator[T
 async def _start(
     engine: ScriptedEngine, plain: Site, secure: Site, settings: dict[str, Any]
 ) -> Target:
-    server = _server(plain, engine, {"router": settings, "auth": {"api_keys": "on"}})
+    server = _server(plain, engine.url, {"router": settings, "auth": {"api_keys": "on"}})
     tls_server = _server(
-        secure, engine, {"router": settings, "tls": write_certificate(secure.home)}
+        secure, engine.url, {"router": settings, "tls": write_certificate(secure.home)}
     )
     key = await asyncio.to_thread(wait_for, "a key can be made", lambda: _new_key(plain))
     api, admin = free_port(), free_port()
@@ -123,8 +124,25 @@ async def _start(
     return Target(engine=engine, key=key, listeners={item.name: item for item in listeners})
 
 
-def _server(site: Site, engine: ScriptedEngine, more: dict[str, Any]) -> Running:
-    endpoint = {"id": "e1", "url": engine.url, "models": ["demo"], "health_path": None}
+@pytest.fixture
+def busy_site(tmp_path: Path, deadlines: dict[str, float]) -> Iterator[tuple[Listener, str]]:
+    """A server before an engine in a process of its own, which costs the test's nothing."""
+    site, port = Site(tmp_path), free_port()
+    program = [sys.executable, echo_engine.__file__, "--port", str(port), "--interval", "0.01"]
+    engine = subprocess.Popen(program)
+    try:
+        settings = {"router": {"deadlines": deadlines}, "auth": {"api_keys": "on"}}
+        running = _server(site, f"http://127.0.0.1:{port}", settings)
+        key = wait_for("a key can be made", lambda: _new_key(site))
+        yield Listener(name="api", port=site.api_port, running=running), key
+    finally:
+        site.close()
+        engine.kill()
+        engine.wait()
+
+
+def _server(site: Site, engine_url: str, more: dict[str, Any]) -> Running:
+    endpoint = {"id": "e1", "url": engine_url, "models": ["demo"], "health_path": None}
     config = _config(site.home / "llmgw.yaml", {"endpoints": [endpoint], **more})
     return site.start(
         *("server", "--config", str(config)),

@@ -1,6 +1,6 @@
 """Thousands of clients that are slow in one way each, or only idle: a program of its own.
 
-    python slow_clients.py PORT KEY head=900,body=900,read=200 SECONDS
+    python slow_clients.py PORT KEY head=990,body=990,read=20 SECONDS
 
 A connection that is closed is opened again until the time is over. Then it waits for all to be
 closed and prints, by kind, how many were and after how many seconds.
@@ -17,7 +17,7 @@ from typing import cast
 TICKS = 100  #: one second's bytes do not come in one burst, but spread over this many parts
 GIVE_UP_S = 30.0
 _HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer %b\r\n"
-_BODY = b'{"model": "demo", "stream": true, "user": "slow", "messages": []}'
+_BODY = b'{"model": "demo", "stream": true, "max_tokens": 1500, "padding": 8000, "messages": []}'
 
 
 class Client(asyncio.Protocol):

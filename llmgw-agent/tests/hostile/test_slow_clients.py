@@ -15,8 +15,9 @@ from llmgw.testing.raw_http import connect, post
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-SLOW = {"head": 900, "body": 900, "read": 200}
-"""Fewer that do not read: each holds a megabyte in the kernel's buffers."""
+SLOW = {"head": 990, "body": 990, "read": 20}
+"""Few that do not read: the kernel takes some 4 MB for each before anybody is slow, and moving
+those is work like any other."""
 LIMIT_S = 4.0
 ROUNDS = 3
 MEASURE_S = 12.0
@@ -34,13 +35,12 @@ def deadlines() -> dict[str, float]:
     }
 
 
-async def beside(target: Any, kinds: dict[str, int]) -> tuple[list[float], dict[str, Any]]:
+async def beside(port: int, key: str, kinds: dict[str, int]) -> tuple[list[float], dict[str, Any]]:
     """Return the milliseconds to the first byte of other clients, and what became of these."""
     listed = ",".join(f"{kind}={count}" for kind, count in kinds.items())
     program = str(Path(__file__).with_name("slow_clients.py"))
-    port = target.listeners["api"].port
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, program, str(port), target.key, listed, str(MEASURE_S + 2)),
+        *(sys.executable, program, str(port), key, listed, str(MEASURE_S + 2)),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
@@ -49,7 +49,7 @@ async def beside(target: Any, kinds: dict[str, int]) -> tuple[list[float], dict[
     until = asyncio.get_running_loop().time() + MEASURE_S
     async with asyncio.TaskGroup() as tasks:
         for _ in range(4):
-            tasks.create_task(ask_often(port, target.key, until, waits))
+            tasks.create_task(ask_often(port, key, until, waits))
     outcome = json.loads(await process.stdout.readline())
     assert await process.wait() == 0
     return waits, outcome
@@ -57,7 +57,7 @@ async def beside(target: Any, kinds: dict[str, int]) -> tuple[list[float], dict[
 
 async def ask_often(port: int, key: str, until: float, waits: list[float]) -> None:
     loop = asyncio.get_running_loop()
-    body = {"model": "demo", "stream": True, "messages": []}
+    body = {"model": "demo", "stream": True, "max_tokens": 2, "messages": []}
     request = post("/v1/chat/completions", body, headers={"authorization": f"Bearer {key}"})
     async with connect(port) as client:
         while loop.time() < until:
@@ -75,14 +75,15 @@ def p99(waits: list[float]) -> float:
 
 
 @pytest.mark.timeout(600)
-async def test_slow_clients_are_cut_and_cost_others_nothing(target: Any, figures: Any) -> None:
+async def test_slow_clients_are_cut_and_cost_others_nothing(busy_site: Any, figures: Any) -> None:
+    listener, key = busy_site
     idle: list[float] = []
     slow: list[float] = []
     outcomes = []
     for _ in range(ROUNDS):
-        waits, _ = await beside(target, {"idle": sum(SLOW.values())})
+        waits, _ = await beside(listener.port, key, {"idle": sum(SLOW.values())})
         idle.append(p99(waits))
-        waits, outcome = await beside(target, SLOW)
+        waits, outcome = await beside(listener.port, key, SLOW)
         slow.append(p99(waits))
         outcomes.append(outcome)
     figures(
@@ -97,4 +98,4 @@ async def test_slow_clients_are_cut_and_cost_others_nothing(target: Any, figures
             # A tick of the wheel, a second between our looks, the filling of buffers.
             assert outcome["latest_s"][kind] <= LIMIT_S + 4.0
     assert statistics.median(slow) <= statistics.median(idle) * 1.1 + NOISE_MS
-    assert "Traceback" not in target.listeners["api"].running.text
+    assert "Traceback" not in listener.running.text

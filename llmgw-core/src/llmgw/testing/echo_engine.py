@@ -4,7 +4,8 @@ thousands of streams run beside what is tested.
     python echo_engine.py --port 20000 --interval 0.5
 
 A streamed request gets `max_tokens` events `{"id": USER, "n": NUMBER, …}`, where USER is its own
-field `user`; a plain one an answer with that id. Any GET is answered with 200.
+field `user`; a plain one an answer with that id. Field `padding` makes events that much longer
+and lets them come at once. Any GET is answered with 200.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._data = b""
+        self._padding = ""
+        self._is_paused = False
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -34,6 +37,12 @@ class Connection(asyncio.Protocol):
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -57,6 +66,7 @@ class Connection(asyncio.Protocol):
         user = str(asked.get("user", ""))
         if asked.get("stream"):
             self._write(_HEAD)
+            self._padding = "x" * int(asked.get("padding", 0))
             self._next(user, 0, int(asked.get("max_tokens", 5)))
             return
         answer = json.dumps({"id": user, "object": "chat.completion", "choices": []}).encode()
@@ -70,13 +80,18 @@ class Connection(asyncio.Protocol):
             done = b"data: [DONE]\n\n"
             self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(done), done))
             return
+        if self._padding and self._is_paused:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(0.05, self._next, user, number, count)
+            return
         event = (
             f'data: {{"id":"{user}","n":{number},"object":"chat.completion.chunk",'
-            f'"choices":[{{"index":0,"delta":{{"content":"{user} "}}}}]}}\n\n'
+            f'"choices":[{{"index":0,"delta":{{"content":"{user} {self._padding}"}}}}]}}\n\n'
         ).encode()
         self._write(b"%x\r\n%b\r\n" % (len(event), event))
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self.interval_s, self._next, user, number + 1, count)
+        pause_s = 0.0 if self._padding else self.interval_s
+        self._timer = loop.call_later(pause_s, self._next, user, number + 1, count)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
