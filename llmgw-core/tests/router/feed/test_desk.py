@@ -100,19 +100,19 @@ async def test_requests_in_flight_never_exceed_the_limit_by_more_than_the_other_
     seed: int,
 ) -> None:
     draw = random.Random(seed)
-    fleet = Fleet("a", "b", "c", concurrent_requests=10)
+    fleet = Fleet("a", "b", "c", concurrent_requests=30)
     for _ in range(5):
         await fleet.second()
     held: list[Charge] = []
     for _ in range(400):
         busy = draw.choice("abc")
-        asked = [fleet.ask(draw.choice((busy, busy, *"abc"))) for _ in range(draw.randrange(12))]
+        asked = [fleet.ask(draw.choice((busy, busy, *"abc"))) for _ in range(draw.randrange(40))]
         held += [charge for charge in asked if charge is not None]
         draw.shuffle(held)
         for charge in held[: draw.randrange(len(held) + 1)]:
             charge.end(0)
             held.remove(charge)
-        assert len(held) <= 10 + 2
+        assert len(held) <= 30 + 2
         await fleet.clock.advance(0.3)
         fleet.report(draw.choice("abc"))
 
@@ -128,7 +128,7 @@ async def test_a_rate_holds_for_all_routers_whichever_is_asked() -> None:
         await fleet.second()
     saved_up, least = 60, 1
     assert served <= saved_up + (60 + least) * 5
-    assert served >= 60 * 5 * 0.8, "what wanders loses little"
+    assert served >= 60 * 5 * 0.75, "what wanders loses little"
 
 
 def test_a_new_router_is_not_shut_and_a_silent_one_gives_its_share_back() -> None:

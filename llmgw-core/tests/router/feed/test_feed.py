@@ -367,10 +367,10 @@ async def test_shares_of_limits_come_with_the_first_answer_and_follow_what_is_wa
         assert cluster.client.has_shares
         assert cluster.router.shares is not None
         assert cluster.router.shares.of_key("k", limits) == limits, "it is alone"
-        leader.source.share("another", RouterWants(), None)
+        told = leader.source.share("another", cluster.router.wanted, None)
         await cluster.wait(1)
         assert cluster.router.shares.of_key("k", limits).concurrent_requests == 4
-        told = leader.source.share("another", RouterWants(), None)
+        told = leader.source.share("another", RouterWants(), told)
         leader.source.share("another", RouterWants(), told)
         await cluster.wait(2)
         assert (cluster.router.shares.of_key("k", limits).concurrent_requests or 0) > 4

@@ -29,11 +29,12 @@ def test_parts_that_suffice_are_kept() -> None:
     assert divide(100, {"a": 75, "b": 21}, before) != before
 
 
-def test_what_others_still_hold_is_not_given_twice_but_an_even_part_is() -> None:
-    assert may_grow_to(80, limit=100, even=50, held_elsewhere=50) == 50
-    assert may_grow_to(80, limit=100, even=50, held_elsewhere=30) == 70
-    assert may_grow_to(50, limit=100, even=50, held_elsewhere=100) == 50, "it has just come"
-    assert may_grow_to(0, limit=100, even=50, held_elsewhere=100) == 1
+def test_what_others_still_hold_is_not_given_twice_and_what_one_has_is_not_taken() -> None:
+    assert may_grow_to(80, limit=100, least=50, held_elsewhere=50) == 50
+    assert may_grow_to(80, limit=100, least=50, held_elsewhere=30) == 70
+    assert may_grow_to(50, limit=100, least=10, held_elsewhere=80) == 20
+    assert may_grow_to(50, limit=100, least=50, held_elsewhere=100) == 50
+    assert may_grow_to(0, limit=100, least=50, held_elsewhere=100) == 1
 
 
 @given(

@@ -106,7 +106,7 @@ class ShareDesk:
         keys: dict[str, KeyLimits] = {}
         endpoints: dict[EndpointId, int] = {}
         for what in self._wanted():
-            part = self._part(what, name, count)
+            part = self._part(what, name, count, is_new=in_force is None)
             if part is None:
                 continue
             kind, id_ = what
@@ -138,24 +138,33 @@ class ShareDesk:
                 seen.add((_ENDPOINT, endpoint))
         yield from sorted(seen)
 
-    def _part(self, what: _What, name: str, count: int) -> int | None:
+    def _part(self, what: _What, name: str, count: int, *, is_new: bool) -> int | None:
         limit = self._limit(what)
         if limit is None or count > len(self._routers):
             return None
         wants = {other: _want(router.wants, what) for other, router in self._routers.items()}
         even = even_part(limit, count)
-        if max(wants.values()) <= even:
+        is_even_now = all(
+            _given(router.told, what) is None and _given(router.in_force, what) is None
+            for router in self._routers.values()
+        )
+        if is_even_now and max(wants.values()) <= even:
             return None  # nearly always
         before = {other: _given(router.told, what) for other, router in self._routers.items()}
         part = divide(limit, wants, before)[name]
-        if part is None:
-            return None
         held = sum(
             max(_held(router.told, what, limit), _held(router.in_force, what, limit))
             for other, router in self._routers.items()
             if other != name
         )
-        return may_grow_to(part, limit=limit, even=even, held_elsewhere=held)
+        grown = may_grow_to(
+            even if part is None else part,
+            limit=limit,
+            # A router that has just come must not be shut until the others have heard of it.
+            least=even if is_new else _held(self._routers[name].told, what, limit),
+            held_elsewhere=held,
+        )
+        return None if part is None and grown == even else grown
 
     def _limit(self, what: _What) -> int | None:
         kind, id_ = what

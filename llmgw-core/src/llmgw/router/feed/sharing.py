@@ -39,13 +39,13 @@ def divide(
     return parts
 
 
-def may_grow_to(part: int, *, limit: int, even: int, held_elsewhere: int) -> int:
+def may_grow_to(part: int, *, limit: int, least: int, held_elsewhere: int) -> int:
     """Return how much of its part a router may have at once.
 
-    held_elsewhere: what the others may still use, until they have heard that it is less. An
-    even part is given at once all the same: a router that has just come must not be shut.
+    least: what it has all the same, if that is part of it. held_elsewhere: what the others may
+    still use, until they have heard that it is less.
     """
-    return max(min(part, even), min(part, limit - held_elsewhere), 1)
+    return max(min(part, least), min(part, limit - held_elsewhere), 1)
 
 
 def _or_even(part: int | None, even: int) -> int:
