@@ -160,7 +160,9 @@ async def test_pages_have_no_inline_script_or_style(browser: httpx.AsyncClient) 
         assert '<html lang="en">' in text
 
 
-@pytest.mark.parametrize("name", ["app.css", "htmx.min.js", "NOTICE.txt"])
+@pytest.mark.parametrize(
+    "name", ["app.css", "htmx.min.js", "icon.svg", "live.js", "playground.js", "NOTICE.txt"]
+)
 async def test_assets_come_from_here(browser: httpx.AsyncClient, name: str) -> None:
     assert (await browser.get(f"/static/{name}")).status_code == 200
 

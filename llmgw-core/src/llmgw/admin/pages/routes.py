@@ -46,6 +46,7 @@ _HERE = Path(__file__).parent.parent
 _STATIC = {
     "app.css": "text/css",
     "htmx.min.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
     "live.js": "text/javascript",
     "playground.js": "text/javascript",
     "NOTICE.txt": "text/plain",
