@@ -21,6 +21,7 @@ from llmgw_agent.node.launcher import Launcher, step_failed
 from llmgw_agent.node.launching import effective_spec
 from llmgw_agent.node.logs import EngineLog
 from llmgw_agent.node.looker import Looker
+from llmgw_agent.node.preflight import Presence, fingerprint, meet
 from llmgw_agent.node.race import first_of
 from llmgw_agent.node.shardfolder import LaunchRecord, ShardFolder
 from llmgw_agent.node.shards import Life, Looked
@@ -60,7 +61,7 @@ class Hands(Protocol):
         ...
 
     async def fetch(self, life: Life, report: Report) -> None:
-        """Have the weights on this node, whole and verified. Raises StepFailed."""
+        """Have the weights on this node, whole and verified, and all ranks met. Raises StepFailed."""
         ...
 
     async def launch(self, life: Life, assigned: Assigned) -> None:
@@ -159,7 +160,16 @@ class NodeHands:
         self._home = await self._host.homes.resolve(life.spec, report)
 
     async def fetch(self, life: Life, report: Report) -> None:
-        self._weights = await self._host.weights.ensure(life.spec.weights, report=report)
+        spec = life.spec
+        self._weights = await self._host.weights.ensure(spec.weights, report=report)
+        if spec.world_size > 1:
+            own = Presence(
+                replica=spec.replica,
+                rank=spec.rank,
+                engine=f"{spec.engine} {self._home.version or 'of an unknown version'}",
+                weights=await anyio.to_thread.run_sync(fingerprint, self._weights),
+            )
+            await meet(spec, own, clock=self._host.clock, report=report)
 
     async def launch(self, life: Life, assigned: Assigned) -> None:
         await self._launcher.launch(
