@@ -21,6 +21,7 @@ class SilenceLimits:
     brake_share: float = 0.5  #: this share of the fleet …
     brake_count: int = 3  #: … and at least so many nodes …
     brake_window: float = 60.0  #: … fell silent within so long: none of them becomes lost
+    brake_grace: float = 90.0  #: nor does any for so long after the brake was let go
     lost_pace: float = 10.0  #: otherwise one node per so long
 
 

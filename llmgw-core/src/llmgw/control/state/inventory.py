@@ -195,7 +195,25 @@ class Inventory:
         if self._judge_at is None or now < self._judge_at:
             wait_s = None if self._judge_at is None else self._judge_at - now
             return Judgement(changed={}, braked=self.braked, recheck_after_s=wait_s)
-        judgement = judge_nodes(
+        judgement = self._judged(now)
+        if self.braked and not judgement.braked:
+            # Half a fleet comes back one by one. The first ones end the brake, and the last ones
+            # would be lost for being a tenth of a second later.
+            self.grant_grace(now + self._limits.brake_grace)
+            judgement = self._judged(now)
+        self.braked = judgement.braked
+        for node, state in judgement.changed.items():
+            self._nodes[node] = replace(self._nodes[node], state=state, since=now)
+            self.revision += 1
+            if state is NodeState.LOST:
+                self._last_lost_at = now
+                self._loads.pop(node, None)
+        wait_s = 0.0 if judgement.changed else judgement.recheck_after_s
+        self._judge_at = None if wait_s is None else now + wait_s
+        return judgement
+
+    def _judged(self, now: float) -> Judgement:
+        return judge_nodes(
             [
                 Vitals(
                     node=record.id,
@@ -210,16 +228,6 @@ class Inventory:
             last_lost_at=self._last_lost_at,
             grace_until=self._grace_until,
         )
-        self.braked = judgement.braked
-        for node, state in judgement.changed.items():
-            self._nodes[node] = replace(self._nodes[node], state=state, since=now)
-            self.revision += 1
-            if state is NodeState.LOST:
-                self._last_lost_at = now
-                self._loads.pop(node, None)
-        wait_s = 0.0 if judgement.changed else judgement.recheck_after_s
-        self._judge_at = None if wait_s is None else now + wait_s
-        return judgement
 
     def _judge_soon(self) -> None:
         self._judge_at = float("-inf")
