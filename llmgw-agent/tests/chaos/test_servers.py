@@ -148,6 +148,7 @@ def test_a_killed_router_ends_only_its_own_streams_and_a_stopped_one_none(
         second.running.process.send_signal(signal.SIGTERM)
         code = second.running.process.wait(60)
         after = load.broken[had:]
+        second.stop()
         second.start()
         wait_for("it serves again", lambda: second.serves("m"), 30)
     assert {item.target for item in lost} == {first.target}

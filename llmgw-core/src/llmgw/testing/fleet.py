@@ -241,7 +241,6 @@ class Fleet:
         document: dict[str, Any] = {
             "models": list(models),
             "control": {
-                "settle": "5s",
                 "enabled": "on",
                 "port_range": self._ports,
                 **(control or {}),
