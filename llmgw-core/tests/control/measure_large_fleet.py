@@ -135,6 +135,7 @@ class Site:
     async def change_one_node_at_a_time(self, count: int = 100) -> None:
         """Let one engine vanish; measure until another start has been ordered for it."""
         taken: list[float] = []
+        spent: list[float] = []
         self.stalls.reset()
         for number in range(count):
             node = self.nodes.nodes[next(n for n in list(self.nodes.nodes)[number * 5 :])]
@@ -142,16 +143,19 @@ class Site:
             if shard is None:
                 continue
             sent = len(self.nodes.sent)
-            began = time.perf_counter()
+            began, computed = time.perf_counter(), time.process_time()
             self.nodes.enter(shard, ShardState.STOPPED)
             while len(self.nodes.sent) == sent:  # noqa: ASYNC110 - watched from outside
                 await asyncio.sleep(0.0005)
             taken.append(time.perf_counter() - began)
+            spent.append(time.process_time() - computed)
             started = ShardId(self.nodes.sent[-1][1].spec.id)  # type: ignore[union-attr]
             self.nodes.enter(started, ShardState.STARTING, ShardState.READY)
             await anyio.sleep(0.3)
         self.say("one node changes: median until the command", _share(taken, 0.5))
         self.say("  at p99", _share(taken, 0.99))
+        self.say("  median of the CPU spent until then", _share(spent, 0.5))
+        self.say("  at p99", _share(spent, 0.99))
         self.say_stalls()
 
     async def read(self) -> None:
