@@ -108,7 +108,7 @@ def test_a_slow_store_never_makes_two_leaders(
     with load_on(cluster) as load:
         relay.slow(5.0)
         end = time.monotonic() + LONG_S
-        answers = []
+        answers: list[tuple[float, int, str]] = []
         while time.monotonic() < end:
             seen.append(len(leaders(cluster)))
             if len(answers) < 2:

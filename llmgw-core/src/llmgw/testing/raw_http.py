@@ -104,6 +104,12 @@ class RawConnection:
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()
 
+    def read_again(self) -> None:
+        """Read what has come in since `stop_reading`."""
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.resume_reading()
+
     def reset(self) -> None:
         """Leave without the good manners of TCP."""
         self.writer.transport.abort()

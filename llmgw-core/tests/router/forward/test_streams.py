@@ -264,7 +264,7 @@ async def test_a_reader_that_was_cut_leaves_nothing_in_the_kernel(
                 lambda engine: any(request.peer_left for request in engine.requests)
             )
             await router.settled()
-            client.writer.transport.resume_reading()
+            client.read_again()
             with pytest.raises(ConnectionResetError):
                 await client.reader.read()
 
