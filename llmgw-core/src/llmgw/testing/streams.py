@@ -8,6 +8,7 @@ assert load.broken == ()
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -56,9 +57,8 @@ class StreamLoad:
         self.ended: list[Stream] = []
         self._targets = tuple(targets)
         self._count = count
-        body = {"model": model, "stream": stream, "max_tokens": tokens}
-        body["messages"] = [{"role": "user", "content": "hello"}]
-        self._body = json.dumps(body).encode()
+        self._fields = {"model": model, "stream": stream, "max_tokens": tokens}
+        self._numbers = itertools.count()
         self._is_stream = stream
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -134,12 +134,17 @@ class StreamLoad:
         )
 
     def _request(self, target: tuple[str, int]) -> bytes:
+        # No two alike: what was in flight on two engines that died is refused by its content.
+        content = f"hello {next(self._numbers)}"
+        body = json.dumps(
+            {**self._fields, "messages": [{"role": "user", "content": content}]}
+        ).encode()
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: {target[0]}:{target[1]}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(self._body)}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
             "Connection: close\r\n\r\n"
         )
-        return head.encode() + self._body
+        return head.encode() + body
 
     def _problem_of(self, answer: bytes) -> str:
         if not answer:
