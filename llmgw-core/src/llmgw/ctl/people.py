@@ -33,7 +33,7 @@ def events(session: Session, limit: int, subject: str | None, follow: bool) -> N
         return
     after = found[0]["id"] if found else None
     with session.client.stream("/events/follow", after=after) as lines:
-        for line in lines:
+        for line in filter(None, lines):
             event = json.loads(line)
             if subject in (None, event["subject"]):
                 click.echo(line if session.as_json else _event_line(event))

@@ -80,6 +80,7 @@ async def follow(call: Call) -> Response:
 
 
 async def _following(store: Store, last: int, clock: Clock) -> AsyncIterator[bytes]:
+    yield b"\n"  # the head of the answer leaves with its first part, and events may be hours away
     while True:
         try:
             found = await store.run(partial(store.events.list, after=last))
