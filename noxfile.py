@@ -31,6 +31,7 @@ DISTRIBUTIONS = (
 )
 SOURCES = tuple(f"{name}/src" for name in DISTRIBUTIONS)
 TESTS = tuple(f"{name}/tests" for name in DISTRIBUTIONS)
+ENGINE_PLACES = ("LLMGW_VLLM_PYTHON", "LLMGW_VLLM_MODEL")
 OPENAI_NODE = "openai@7.59.0"
 AXE = "axe-core@4.14.1"
 
@@ -184,6 +185,20 @@ def hostile(session: nox.Session) -> None:
     """Malformed requests and slow clients by the thousand; `-- --seed N` for other ones."""
     install(session, tools="slow")
     _slow(session, "hostile")
+
+
+@nox.session
+def engines(session: nox.Session) -> None:
+    """Real engines, launched by an agent, used through the router.
+
+    They are gigabytes large, so nothing is fetched: LLMGW_VLLM_PYTHON names an interpreter that has
+    vLLM and LLMGW_VLLM_MODEL a small model; docs/engines/vllm.md says how to make both.
+    """
+    missing = [name for name in ENGINE_PLACES if not os.environ.get(name)]
+    if missing:
+        session.error(f"set {', '.join(missing)}: docs/engines/vllm.md says how to make them")
+    install(session)
+    _slow(session, "engines")
 
 
 @nox.session
