@@ -27,12 +27,15 @@ Figures = Callable[..., None]
 
 
 @contextmanager
-def small_disk(path: Path, size: str) -> Iterator[None]:
+def small_disk(fleet: Fleet, folder: str, size: str) -> Iterator[None]:
+    """Put a folder of the fleet on a disk of its own, until the fleet has ended."""
+    path = fleet.home / folder
     path.mkdir(mode=0o700)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "chaos", path], check=True)
     try:
         yield
     finally:
+        fleet.close()  # while it can still be read there which processes are its own
         subprocess.run(["umount", "--lazy", path], check=True)
 
 
@@ -60,7 +63,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 @needs_root
 def test_a_full_disk_on_a_node_reaches_no_stream(fleet: Fleet, figures: Figures) -> None:
     """F18: disk full: log and state of an agent."""
-    with small_disk(fleet.home / "agent-node-0", "4m"):
+    with small_disk(fleet, "agent-node-0", "4m"):
         server = fleet.server(
             [fleet.model("m", replicas=2, tokens=20, token_delay=0.25, say_every=0.01)]
         )
@@ -80,7 +83,6 @@ def test_a_full_disk_on_a_node_reaches_no_stream(fleet: Fleet, figures: Figures)
             F18=f"node's disk full for {FULL_S:.0f} s: 0 of {load.whole} streams broken, 0 "
             f"restarts; told as {reason!r}; what waited ran {healed_s} s after there was room"
         )
-        fleet.close()
 
 
 def told_of(server: Server, model: str) -> str:
@@ -99,7 +101,7 @@ def told_of(server: Server, model: str) -> str:
 @needs_root
 def test_a_full_disk_of_a_server_refuses_changes_and_serves(fleet: Fleet, figures: Figures) -> None:
     """F18: disk full: store, and the router's last table."""
-    with small_disk(fleet.home / "server-0", "6m"):
+    with small_disk(fleet, "server-0", "6m"):
         server = fleet.server([fleet.model("m", replicas=2, tokens=20, token_delay=0.25)])
         fleet.agent()
         before = fleet.wait_ready(2)
@@ -124,7 +126,6 @@ def test_a_full_disk_of_a_server_refuses_changes_and_serves(fleet: Fleet, figure
             }
         )
         assert all(status in (200, 503) for status in statuses)
-        fleet.close()
 
 
 def test_an_agent_without_files_to_open_keeps_its_engines_and_heals(
