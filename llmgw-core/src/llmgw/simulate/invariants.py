@@ -22,7 +22,8 @@ def check_devices(node: SimNode) -> None:
     for engine in node.engines.values():
         if engine.state not in ALIVE:
             continue
-        for thing in (*engine.spec.devices, *engine.spec.ports):
+        devices = engine.spec.devices if engine.holds_devices else ()
+        for thing in (*devices, *engine.spec.ports):
             if thing in owners:
                 raise Violation(f"{thing} of {node.id}: {owners[thing]} and {engine.spec.id}")
             owners[thing] = engine.spec.id

@@ -31,6 +31,7 @@ class Engine:
     restarts: int = 0
     failures: int = 0
     failure: Failure | None = None
+    holds_devices: bool = True  #: False from when it sleeps until it wakes, also while it is stopped
     turn: int = 0  #: rises with each change, so that what was scheduled before it is void
 
 
@@ -145,7 +146,12 @@ class SimNode:
         self._later(self._random.uniform(0.1, 2.0), engine, self._launch)
 
     def _launch(self, engine: Engine) -> None:
+        if self._is_lent(engine):
+            # The shim finds the device's lock held by whoever got it while this one slept.
+            self.crash(engine, FailureCause.DEVICE_BUSY)
+            return
         self.starts += 1
+        engine.holds_devices = True
         engine.incarnation += 1
         self._enter(engine, ShardState.STARTING)
         if engine.spec.spec_hash in self.broken:
@@ -161,13 +167,24 @@ class SimNode:
     def _owner(self, spec: ShardSpec) -> ShardId | None:
         """Return which other shard uses a device of this one."""
         for other in self.engines.values():
-            if other.spec.id == spec.id or other.state is ShardState.SLEEPING:
+            if other.spec.id == spec.id or not other.holds_devices:
                 continue
             if set(other.spec.devices) & set(spec.devices):
                 return other.spec.id
         return None
 
+    def _is_lent(self, engine: Engine) -> bool:
+        """Return whether a process of another shard runs on a device of this one."""
+        return any(
+            other is not engine
+            and other.state in ALIVE
+            and other.holds_devices
+            and not set(other.spec.devices).isdisjoint(engine.spec.devices)
+            for other in self.engines.values()
+        )
+
     def _sleep(self, engine: Engine) -> None:
+        engine.holds_devices = False
         self._enter(engine, ShardState.SLEEPING)
 
     def _wake(self, engine: Engine) -> None:
@@ -176,6 +193,7 @@ class SimNode:
         if (owner := self._owner(engine.spec)) is not None:
             self._refuse(engine.spec.id, "device_busy", f"owned by {owner}")
             return
+        engine.holds_devices = True
         self._enter(engine, ShardState.STARTING)
         self._later(self._random.uniform(0.5, 10.0), engine, self._ready)
 
