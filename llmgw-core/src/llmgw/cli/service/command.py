@@ -36,7 +36,13 @@ def install(
     *,
     only_print: bool,
 ) -> None:
-    """Write the unit of a server or an agent, for `systemctl enable --now`."""
+    """Write the unit of a server or an agent, for `systemctl enable --now`.
+
+    \b
+    Examples:
+        llmgw service install server
+        llmgw service install agent --print
+    """
     unit = Unit(
         kind=Kind(kind),
         program=program or Path(sys.executable).parent / "llmgw",
@@ -69,7 +75,12 @@ def install(
 )
 @click.option("--ports", default="20000-29999", show_default=True, help="Of this node's engines.")
 def firewall(allow: tuple[str, ...], ports: str) -> None:
-    """Print nftables rules that let only routers and nodes reach this node's engines."""
+    """Print nftables rules that let only routers and nodes reach this node's engines.
+
+    \b
+    Example:
+        llmgw service firewall --allow 10.0.0.1 --allow 10.0.1.0/24
+    """
     first, _, last = ports.partition("-")
     if not (first.isdigit() and last.isdigit()):
         raise click.UsageError(f"--ports must be FIRST-LAST, got {ports!r}")
