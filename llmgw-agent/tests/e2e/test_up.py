@@ -117,7 +117,7 @@ def test_a_client_that_leaves_frees_the_engines_slot_within_a_second(serving: Si
     url = f"{serving.base_url}/v1/chat/completions"
     with httpx.stream("POST", url, json=body, trust_env=False, timeout=60) as reply:
         next(reply.iter_lines())
-        wait_for("the slot is taken", lambda: busy_slots(serving, shard) == 1, 5)
+        wait_for("the slot is taken", lambda: busy_slots(serving, shard) > 0, 10)
     left = time.monotonic()
     wait_for("the slot is free", lambda: busy_slots(serving, shard) == 0, 5)
     assert time.monotonic() - left < 1.0

@@ -31,7 +31,7 @@ class Engine:
     restarts: int = 0
     failures: int = 0
     failure: Failure | None = None
-    holds_devices: bool = True  #: False from when it sleeps until it wakes, also while it is stopped
+    holds_devices: bool = True  #: not while it sleeps, nor if a sleeper is stopped
     turn: int = 0  #: rises with each change, so that what was scheduled before it is void
 
 
