@@ -116,7 +116,9 @@ def test_a_client_that_leaves_frees_the_engines_slot_within_a_second(serving: Si
     body["ignore_eos"] = True  # llama.cpp's own field: it goes on to the limit
     url = f"{serving.base_url}/v1/chat/completions"
     with httpx.stream("POST", url, json=body, trust_env=False, timeout=60) as reply:
-        next(reply.iter_lines())
+        assert reply.status_code == 200, reply.read()
+        lines = reply.iter_lines()  # kept: httpx closes the connection with its iterator
+        next(lines)
         wait_for("the slot is taken", lambda: busy_slots(serving, shard) > 0, 10)
     left = time.monotonic()
     wait_for("the slot is free", lambda: busy_slots(serving, shard) == 0, 5)
