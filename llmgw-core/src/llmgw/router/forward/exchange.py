@@ -1,7 +1,8 @@
 """One request from its envelope to its end: a slot, an engine, an answer, perhaps a second try.
 
 Driven by callbacks of the two sockets and of one deadline; there is no task per request and
-no await per chunk. Every way out passes `_end`, once, so that no slot and no counter leaks.
+no await per chunk. Three layers, each a file: what it holds and how that ends (`holding`), how
+it comes by an endpoint (`asking`), and here what the two sockets and the clock have to say.
 """
 
 from __future__ import annotations
@@ -9,218 +10,29 @@ from __future__ import annotations
 import zlib
 from functools import partial
 
-from llmgw.domain.endpoints import Endpoint, ModelState
-from llmgw.domain.ids import EndpointId
 from llmgw.errors import RequestError
 from llmgw.router import replies
-from llmgw.router.admission import Ticket
 from llmgw.router.forward import timeouts
-from llmgw.router.forward.accounting import observe
 from llmgw.router.forward.answers import (
-    Answer,
     AssembledAnswer,
     PlainAnswer,
     RefusedAnswer,
-    Renaming,
     StreamAnswer,
 )
-from llmgw.router.forward.client import Client
-from llmgw.router.forward.edits import body_for_engine
-from llmgw.router.forward.envelope import Envelope
-from llmgw.router.forward.heads import SSE_HEADERS, passed_headers, request_head, retry_after_s
-from llmgw.router.forward.legs import Leg
-from llmgw.router.forward.parts import Ending, ForwardParts
-from llmgw.router.forward.phases import (
-    CONNECT_TRIES,
-    EVENT_STREAM,
-    OUTCOME_OF,
-    PINGS,
-    RECONNECT_S,
-    SUSPICIOUS,
-    TRIES,
-    Phase,
-)
+from llmgw.router.forward.asking import Asking
+from llmgw.router.forward.heads import passed_headers, retry_after_s
+from llmgw.router.forward.phases import OUTCOME_OF, PINGS, Phase
 from llmgw.router.forward.poison import examine, fingerprint_of, quarantined, sample_of
-from llmgw.router.pool import (
-    AnswerHead,
-    EngineConnection,
-    EngineFailure,
-    Opening,
-    Unreachable,
-)
-from llmgw.router.routes import Assembly
-from llmgw.router.selection import Outcome, Reservation
+from llmgw.router.pool import AnswerHead, EngineFailure
+from llmgw.router.selection import Outcome
 from llmgw.router.sse import Usage
-from llmgw.router.table import Unavailable
 from llmgw.router.timers import NEVER
 
 
-class Exchange:
+class Exchange(Asking):
     """Implements `EngineExchange` towards the pool and `AnswerTarget` towards answers."""
 
-    __slots__ = (
-        "_answer",
-        "_assembles",
-        "_attempts",
-        "_client",
-        "_committed",
-        "_connect_tries",
-        "_connection",
-        "_envelope",
-        "_first_token_at",
-        "_held_until",
-        "_inflate",
-        "_leg",
-        "_opening",
-        "_parts",
-        "_phase",
-        "_pieces",
-        "_reservation",
-        "_sample",
-        "_ticket",
-        "_tried",
-        "_unreached",
-        "_usage",
-        "_whole_due",
-        "has_shown",
-        "hides_usage",
-        "renaming",
-    )
-
-    def __init__(self, parts: ForwardParts, client: Client, envelope: Envelope) -> None:
-        self._parts = parts
-        self._client = client
-        self._envelope = envelope
-        self._phase = Phase.WAITING
-        self._ticket: Ticket[Reservation] | None = None
-        self._reservation: Reservation | None = None
-        self._leg: Leg | None = None  #: of the reservation
-        self._opening: Opening | None = None
-        self._connection: EngineConnection | None = None
-        self._answer: Answer | None = None
-        self._assembles: Assembly | None = None  #: how a stream becomes the plain answer asked for
-        self._inflate: zlib._Decompress | None = None
-        self._tried: tuple[EndpointId, ...] = ()
-        self._attempts = 0
-        self._unreached = 0  #: of these, how many found nobody
-        self._connect_tries = 0  #: likewise, since it was last in line
-        self._held_until: float | None = None
-        self._committed = False  #: the client has a status
-        self._pieces = True  #: the answer is sent in pieces, not by its length
-        self._usage: Usage | None = None
-        self._first_token_at: float | None = None
-        self._sample: bytes | None = None
-        self._whole_due = NEVER
-        self.has_shown = False
-        self.hides_usage = False
-        self.renaming: Renaming | None = None
-
-    # -- getting an endpoint ---------------------------------------------------------------
-
-    def start(self) -> None:
-        """Ask for a slot; go on when there is one."""
-        parts = self._parts
-        limits = parts.deadlines
-        if limits.whole_request is not None:
-            self._whole_due = parts.wheel.now + limits.whole_request
-        self._enter()
-
-    def _enter(self) -> None:
-        envelope, parts = self._envelope, self._parts
-        self._phase = Phase.WAITING
-        at_once = parts.admission.at_once(
-            envelope.target, envelope.routed, priority=envelope.priority, profile=envelope.profile
-        )
-        if at_once is not None:
-            self._dispatch(at_once)
-            return
-        ticket = parts.admission.enter(
-            envelope.target,
-            envelope.routed,
-            grant=envelope.grant,
-            priority=envelope.priority,
-            profile=envelope.profile,
-            on_ready=self._ready,
-            on_refused=self._refused,
-        )
-        if self._phase is Phase.WAITING and self._reservation is None:
-            self._ticket = ticket
-            is_asleep = envelope.target.state in (ModelState.ASLEEP, ModelState.WAKING)
-            if envelope.stream and is_asleep:
-                self._client.deadline.set(parts.deadlines.hold_commit)
-
-    def _ready(self, reservation: Reservation) -> None:
-        self._ticket = None
-        self._dispatch(reservation)
-
-    def _refused(self, error: RequestError) -> None:
-        self._ticket = None
-        self._fail(error, None)
-
-    def _dispatch(self, reservation: Reservation) -> None:
-        parts = self._parts
-        endpoint = reservation.endpoint
-        self._reservation = reservation
-        self._attempts += 1
-        self._leg = leg = parts.legs.find(endpoint, self._envelope)
-        leg.series.in_flight += 1
-        self._phase = Phase.ASKED
-        connection = parts.pool.take(endpoint.id)
-        if connection is not None:
-            self._send(connection, leg)
-        else:
-            self._open(endpoint)
-
-    def _open(self, endpoint: Endpoint) -> None:
-        self._client.deadline.due = NEVER  # the pool has its own limit
-        self._opening = self._parts.pool.open(endpoint, self._opened, self._unreachable)
-
-    def _opened(self, connection: EngineConnection) -> None:
-        self._opening = None
-        if self._leg is None:
-            connection.abandon()
-        else:
-            self._send(connection, self._leg)
-
-    def _unreachable(self, why: Unreachable) -> None:
-        self._opening = None
-        self._connect_tries += 1
-        self._unreached += 1
-        error = RequestError(
-            f"The engine behind model {self._envelope.model!r} could not be reached: {why.reason}.",
-            status=502,
-            code="engine_unreachable",
-            kind="api_error",
-        )
-        self._try_again(Outcome.CONNECT_FAILED, error, may_hold=why.is_away)
-
-    def _send(self, connection: EngineConnection, leg: Leg) -> None:
-        envelope, parts = self._envelope, self._parts
-        self.renaming = leg.renaming
-        self._assembles = None if envelope.stream else leg.assembly
-        body = envelope.body
-        asks_stream = envelope.stream or self._assembles is not None
-        if asks_stream or leg.served != envelope.model:
-            body = body_for_engine(envelope, model=leg.served, stream=asks_stream)
-        self.hides_usage = asks_stream and not envelope.wants_usage and envelope.route.asks_usage
-        self._connection = connection
-        self._answer = None
-        deadline = self._client.deadline
-        if envelope.stream:
-            deadline.set(self._within(self._first_byte_limit()))
-        elif self._whole_due < NEVER:
-            deadline.set(self._whole_due - parts.wheel.now)
-        else:
-            # A plain answer may take as long as it takes; its client is watched instead.
-            deadline.due = NEVER
-        connection.send(self, request_head(leg.head, envelope, len(body)), body)
-
-    def _first_byte_limit(self) -> float:
-        body_bytes = self._envelope.routed.body_bytes
-        return timeouts.first_byte_limit_s(self._parts.deadlines, body_bytes)
-
-    def _within(self, limit_s: float) -> float:
-        return min(limit_s, self._whole_due - self._parts.wheel.now)
+    __slots__ = ()
 
     # -- the engine's side -----------------------------------------------------------------
 
@@ -388,107 +200,6 @@ class Exchange:
         if self._client.is_paused:
             self.client_paused()
 
-    # -- what the client gets --------------------------------------------------------------
-
-    def _stream_head(self) -> bytes:
-        """Return the head of an event stream, b"" if the client has it."""
-        if self._committed:
-            return b""
-        self._committed = True
-        headers = EVENT_STREAM + SSE_HEADERS + self._reply_headers()
-        return self._client.head(200, headers, None)
-
-    def _reply_headers(self) -> bytes:
-        reservation, leg = self._reservation, self._leg
-        if reservation is None or leg is None:
-            return self._envelope.reply_headers
-        headers = b"%b%bx-llmgw-attempts: %d\r\n" % (
-            self._envelope.reply_headers,
-            leg.origin,
-            self._attempts,
-        )
-        if self._envelope.wants_reasons:
-            headers += b"x-llmgw-explain: %b\r\n" % reservation.because.encode("ascii", "replace")
-        return headers
-
-    def _try_again(
-        self, outcome: Outcome, error: RequestError, *, alone: bool = False, may_hold: bool = False
-    ) -> None:
-        """Ask another endpoint, if rules and budget allow; else tell the client of the error.
-
-        alone: as `Selector.reserve`. may_hold: the endpoint may come back while we wait.
-        """
-        parts = self._parts
-        # An engine that put an error into its stream may still be talking: whatever else it
-        # says must not mix with the next one's answer.
-        self._abandon()
-        self._answer = None
-        if self._reservation is not None:
-            self._tried = (*self._tried, self._reservation.endpoint.id)
-        # A failed connect has asked nobody to do anything, so it cannot make an overload worse.
-        free = outcome is Outcome.CONNECT_FAILED
-        asked = self._attempts - self._unreached
-        is_last = self._connect_tries >= CONNECT_TRIES if free else asked >= TRIES
-        if self.has_shown or is_last or self._phase is Phase.OVER:
-            self._fail(error, outcome)
-            return
-        if not free and not parts.selector.may_retry(self._envelope.target):
-            self._fail(error, outcome)
-            return
-        if self._leg is not None:
-            self._leg.series.retries += 1
-        self._release(outcome)
-        other = parts.selector.reserve(
-            self._envelope.target,
-            self._envelope.routed,
-            exclude=frozenset(self._tried),
-            profile=self._envelope.profile,
-            alone=alone,
-        )
-        if not isinstance(other, Unavailable):
-            self._dispatch(other)
-        elif not (may_hold and self._hold()):
-            self._fail(error, outcome)
-
-    def _hold(self) -> bool:
-        """Get in line again in a moment: an engine may be in the middle of a restart. Return
-        False once that has taken as long as anybody waits for a slot."""
-        now = self._parts.wheel.now
-        if self._held_until is None:
-            self._held_until = now + self._parts.deadlines.queue
-        if now >= self._held_until:
-            return False
-        self._phase = Phase.HELD
-        self._tried = ()
-        self._connect_tries = 0
-        self._client.deadline.set(self._within(RECONNECT_S))
-        return True
-
-    def _fail(self, error: RequestError, outcome: Outcome | None) -> None:
-        """End with an error: a status while there is none yet, an event from then on."""
-        if self._phase is Phase.OVER:
-            return
-        headers_of_reply = self._reply_headers()
-        self._abandon()
-        self._end(outcome, error.status)
-        client, dialect = self._client, self._envelope.route.dialect
-        if not self._committed:
-            reply = replies.error_reply(error, dialect)
-            client.write(
-                client.head(
-                    reply.status,
-                    b"".join(b"%b: %b\r\n" % item for item in reply.headers) + headers_of_reply,
-                    len(reply.body),
-                )
-                + reply.body
-            )
-            client.finish(ended=False)
-        elif self._pieces and self._envelope.stream:
-            client.write(client.piece(replies.error_event(error, dialect)))
-            client.cut()
-        else:
-            client.cut()
-
     # -- the client's side -----------------------------------------------------------------
 
     def client_left(self) -> None:
@@ -541,58 +252,3 @@ class Exchange:
         elif self._phase is Phase.STALLED:
             self.client_left()
             self._client.cut()
-
-    # -- the end ---------------------------------------------------------------------------
-
-    def _abandon(self) -> None:
-        """Make the engine stop working for this request."""
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
-        if self._connection is not None:
-            self._connection.abandon()
-            self._connection = None
-
-    def _release(self, outcome: Outcome) -> None:
-        """Give the slot back and count how it was used."""
-        reservation, self._reservation = self._reservation, None
-        leg, self._leg = self._leg, None
-        if reservation is not None:
-            reservation.release(outcome)
-            if outcome in SUSPICIOUS:
-                self._parts.suspect(reservation.endpoint.id)
-        if leg is not None:
-            series = leg.series
-            series.in_flight -= 1
-            series.outcomes[outcome] = series.outcomes.get(outcome, 0) + 1
-
-    def _end(self, outcome: Outcome | None, status: int) -> None:
-        if self._phase is Phase.OVER:
-            return
-        self._phase = Phase.OVER
-        self._client.deadline.due = NEVER
-        parts, envelope = self._parts, self._envelope
-        reservation, leg = self._reservation, self._leg
-        endpoint = reservation.endpoint.id if reservation is not None else None
-        duration_s = parts.clock.monotonic() - envelope.started
-        first_s = None
-        if self._first_token_at is not None:
-            first_s = self._first_token_at - envelope.started
-        usage = self._usage
-        if leg is not None and outcome is not None:
-            observe(leg.series, envelope.stream, usage, first_s, duration_s)
-            self._release(outcome)
-        elif outcome is None:
-            parts.metrics.count_refused(envelope.target.name, status)
-        parts.ended(
-            Ending(
-                envelope=envelope,
-                endpoint=endpoint or (self._tried[-1] if self._tried else None),
-                outcome=outcome,
-                status=status,
-                attempts=self._attempts,
-                usage=usage,
-                first_token_s=first_s,
-                duration_s=duration_s,
-            )
-        )

@@ -38,6 +38,8 @@ class EngineFailure(StrEnum):
 class EngineExchange(Protocol):
     """Who gets an answer. Called from the connection's own callbacks; none may wait."""
 
+    __slots__ = ()
+
     def answer_head(self, head: AnswerHead) -> None: ...
 
     def answer_data(self, data: bytes) -> None:
