@@ -37,7 +37,13 @@ class TestSglang(EngineContract):
                 "json_model_override_args": {"rope_theta": 10000},
             },
         ),
-        profile("sglang", devices={"count": 1}, options={"disaggregation_mode": "prefill"}),
+        profile(
+            "sglang",
+            devices={"count": 1},
+            role="prefill",
+            options={"disaggregation_transfer_backend": "nixl"},
+        ),
+        profile("sglang", devices={"count": 8}, nodes=2, parallel={"tensor": 8}, role="decode"),
         profile("sglang", devices={"count": 1}, options={"is_embedding": True}),
     )
     rejected = (
@@ -49,7 +55,15 @@ class TestSglang(EngineContract):
         (profile("sglang", options={"load_format": "pt"}), "options.load_format"),
         (profile("sglang", options={"lora_paths": [{"name": "a", "path": "b"}]}), "options"),
         (profile("sglang", options={"enable_weights_cpu_backup": True}), "options"),
-        (profile("sglang", options={"disaggregation_transfer_backend": "nixl"}), "options"),
+        (
+            profile("sglang", options={"disaggregation_transfer_backend": "nixl"}),
+            "options.disaggregation_transfer_backend",
+        ),
+        (
+            profile("sglang", role="prefill", options={"disaggregation_mode": "prefill"}),
+            "options.disaggregation_mode",
+        ),
+        (profile("sglang", role="decode", options={"is_embedding": True}), "options.is_embedding"),
         (profile("sglang", options={"is_embedding": True, "reasoning_parser": "x"}), "options"),
         (profile("sglang", options={"enable_memory_saver": True}), "options.enable_memory_saver"),
         (profile("sglang", command=["/opt/sglang/bin/sglang"]), "command"),
@@ -135,7 +149,6 @@ def test_options_are_flags_and_structures_are_json() -> None:
             "chat_template": "my.jinja",
             "enable_lora": True,
             "lora_paths": [{"name": "sql", "path": "adapters/sql"}],
-            "disaggregation_mode": "decode",
         },
     )
     (assignment,) = assignments(item, ports_per_shard=13)
@@ -144,10 +157,28 @@ def test_options_are_flags_and_structures_are_json() -> None:
     assert argv[start:] == (
         *("--context-length", "4096", "--mem-fraction-static", "0.85", "--disable-radix-cache"),
         *("--json-model-override-args", '{"rope_theta": 10000}', "--enable-lora"),
-        *("--disaggregation-mode", "decode", "--chat-template", "/models/tiny/my.jinja"),
+        *("--chat-template", "/models/tiny/my.jinja"),
         *("--lora-paths", "sql=/models/tiny/adapters/sql"),
-        *("--disaggregation-bootstrap-port", "20002"),
     )
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_every_rank_of_a_role_names_the_bootstrap_port_of_the_first(role: str) -> None:
+    item = profile("sglang", devices={"count": 4}, nodes=2, parallel={"tensor": 4}, role=role)
+    for assignment in assignments(item, ports_per_shard=13):
+        launch = ADAPTER.launch(assignment)
+        argv = launch.argv
+        assert argv[argv.index("--disaggregation-mode") + 1] == role
+        assert argv[argv.index("--disaggregation-bootstrap-port") + 1] == "20002"
+        assert launch.env["SGLANG_HOST_IP"] == assignment.bind_address
+    assert ADAPTER.traits.meeting_port == 2
+
+
+def test_half_a_pair_is_proven_without_generating() -> None:
+    (assignment,) = assignments(
+        profile("sglang", devices={"count": 1}, role="decode"), ports_per_shard=13
+    )
+    assert [probe.path for probe in ADAPTER.launch(assignment).warm_up] == ["/v1/models"]
 
 
 def test_sleep_is_offered_only_where_the_engine_can_wake() -> None:

@@ -12,6 +12,7 @@ from llmgw.domain.replicas import FailureCause
 from llmgw.errors import PermanentError
 from llmgw.testing.engine import EngineContract, assignments, ended, profile
 from llmgw_engine_vllm.adapter import VllmAdapter
+from llmgw_engine_vllm.argv import HANDOVER_ENGINES, SIDE_CHANNEL
 from llmgw_engine_vllm.plugin import llmgw_engine_adapters
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -45,6 +46,9 @@ class TestVllm(EngineContract):
                 "enable_sleep_mode": True,
             },
         ),
+        profile("vllm", devices={"count": 1}, role="prefill"),
+        profile("vllm", devices={"count": 4}, role="decode", nodes=2, parallel={"tensor": 4}),
+        profile("vllm", devices={"count": 8}, role="decode", parallel={"data": 8}),
     )
     rejected = (
         (profile("vllm", options={"max_model_length": 1}), "options.max_model_length"),
@@ -89,6 +93,31 @@ class TestVllm(EngineContract):
                 options={"distributed_executor_backend": "uni"},
             ),
             "options.distributed_executor_backend",
+        ),
+        (
+            profile(
+                "vllm",
+                role="decode",
+                options={"kv_transfer_config": {"kv_connector": "LMCacheConnectorV1"}},
+            ),
+            "options.kv_transfer_config.kv_connector",
+        ),
+        (
+            profile(
+                "vllm", role="prefill", options={"kv_transfer_config": {"kv_role": "kv_consumer"}}
+            ),
+            "options.kv_transfer_config.kv_role",
+        ),
+        (profile("vllm", role="decode", options={"runner": "pooling"}), "options.runner"),
+        (
+            profile(
+                "vllm", devices={"count": 1}, role="decode", options={"enable_sleep_mode": True}
+            ),
+            "options.enable_sleep_mode",
+        ),
+        (
+            profile("vllm", devices={"count": 16}, role="decode", parallel={"data": 16}),
+            "parallel.data",
         ),
     )
     metrics_pages = tuple(path.read_text() for path in sorted(SAMPLES.glob("*-metrics*.txt")))
@@ -210,6 +239,28 @@ def test_options_are_flags_and_structures_are_json() -> None:
         *("--lora-modules", "sql=/models/tiny/adapters/sql"),
     )
     assert launch.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "20003"
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_an_engine_with_a_role_hands_caches_over_at_its_own_address_on_the_fabric(
+    role: str,
+) -> None:
+    (assignment,) = assignments(profile("vllm", devices={"count": 1}, role=role))
+    (peer,) = assignment.spec.peers
+    fabric = replace(
+        assignment, spec=replace(assignment.spec, peers=(replace(peer, address="10.9.0.7"),))
+    )
+    launch = ADAPTER.launch(fabric)
+    transfer = launch.argv[launch.argv.index("--kv-transfer-config") + 1]
+    assert json.loads(transfer) == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    assert launch.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "10.9.0.7"
+    assert launch.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "20003"
+    assert "--nnodes" not in launch.argv
+    assert launch.warm_up[0].path == "/v1/chat/completions"
+
+
+def test_each_data_parallel_engine_has_a_port_to_hand_caches_over() -> None:
+    assert ADAPTER.traits.ports_per_shard - SIDE_CHANNEL == HANDOVER_ENGINES
 
 
 def test_an_alias_with_the_name_of_an_adapter_is_the_adapter() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from llmgw.contracts.adapters import listed_adapters
 from llmgw.contracts.devices import VISIBILITY, visible_devices
 from llmgw.contracts.engine import (
     Assignment,
@@ -19,11 +21,12 @@ from llmgw.domain.commands import ShardSpec
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.replicas import Failure
 from llmgw.errors import Problem
-from llmgw_engine_sglang.argv import PORTS, serve_argv
+from llmgw_engine_sglang.argv import BOOTSTRAP, PORTS, serve_argv
 from llmgw_engine_sglang.failures import explain_exit
 from llmgw_engine_sglang.load import parse_load
 from llmgw_engine_sglang.memory import read_memory
 from llmgw_engine_sglang.options import REFUSED, REFUSED_ENV, SglangOptions
+from llmgw_engine_sglang.pairing import BootstrapPairing
 
 _KEY = "LLMGW_SGLANG_KEY"
 _ENV = ("SGLANG_", "NCCL_", "GLOO_", "UCX_", "OMP_", "TORCH_", "MC_")
@@ -39,8 +42,11 @@ class SglangAdapter:
     # After SIGTERM it ends open requests without limit, but goes on taking new ones. A rank above
     # 0 ignores the signal and leaves together with rank 0.
     sleep_state: Probe | None = None  #: it has no such endpoint (0.5.23)
+    adapter_list = Probe(path="/v1/models")
+    pairing = BootstrapPairing()
     traits = EngineTraits(
         ports_per_shard=PORTS,
+        meeting_port=BOOTSTRAP,
         drains_by_itself=True,
         devices=frozenset({"nvidia", "amd"}),
         runs_on_cpu=True,
@@ -53,6 +59,8 @@ class SglangAdapter:
             *env_problems(profile.env, _ENV, REFUSED_ENV),
             *_command_problems(profile),
             *_rank_problems(profile),
+            *_adapter_problems(profile),
+            *_role_problems(profile),
         )
 
     def launch(self, assignment: Assignment) -> Launch:
@@ -67,7 +75,7 @@ class SglangAdapter:
             scrub_env=("SGLANG_", "SGL_", "HF_", *VISIBILITY, "NCCL_"),
             secret_env=frozenset({_KEY}),
             ready=Probe(path="/health") if serves else None,
-            warm_up=_warm_up(spec.served_names[0], options) if serves else (),
+            warm_up=_warm_up(spec, options) if serves else (),
             expect_models=spec.served_names[:1] if serves else (),
         )
 
@@ -83,6 +91,22 @@ class SglangAdapter:
     def batch_size(self, spec: ShardSpec) -> int | None:
         """Return `max_running_requests`; without it the device decides."""
         return _options(spec).max_running_requests
+
+    def read_adapters(self, spec: ShardSpec, body: str) -> Mapping[str, str]:
+        """Read `/v1/models`: an adapter's entry names its parent, and its folder as its root."""
+        static = {item.name for item in _options(spec).lora_paths}
+        return {name: path for name, path in listed_adapters(body).items() if name not in static}
+
+    def load_adapter(self, name: str, path: str) -> Probe:
+        return _order("/load_lora_adapter", lora_name=name, lora_path=path)
+
+    def unload_adapter(self, name: str) -> Probe:
+        """Return the order to drop it, which waits for the requests that have it."""
+        return _order("/unload_lora_adapter", lora_name=name)
+
+    def adapter_model(self, spec: ShardSpec, name: str) -> str:
+        """Return `base:adapter`; a name alone would be taken for the model's own."""
+        return f"{spec.served_names[0]}:{name}"
 
     def sleep_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
         """Return (), for an engine that could not wake: only level 1, with weights kept in RAM.
@@ -120,7 +144,7 @@ def _env(assignment: Assignment) -> dict[str, str]:
     }
     if not spec.devices:
         env["SGLANG_USE_CPU_ENGINE"] = "1"
-    if spec.world_size > 1:
+    if spec.peers:
         env["SGLANG_HOST_IP"] = spec.peers[spec.rank].address
     return env
 
@@ -161,8 +185,29 @@ def _rank_problems(profile: Profile) -> list[Problem]:
     return problems
 
 
-def _warm_up(model: str, options: SglangOptions) -> tuple[Probe, ...]:
-    if options.disaggregation_mode:
+def _adapter_problems(profile: Profile) -> list[Problem]:
+    if profile.adapters and profile.options.get("enable_lora") is not True:
+        return [Problem(path="adapters", message="need `options.enable_lora: true`")]
+    return []
+
+
+def _role_problems(profile: Profile) -> list[Problem]:
+    if profile.role is None:
+        told = ("disaggregation_transfer_backend", "disaggregation_ib_device")
+        return [
+            Problem(path=f"options.{name}", message="needs a role, prefill or decode")
+            for name in told
+            if profile.options.get(name) is not None
+        ]
+    if profile.options.get("is_embedding"):
+        message = "an embedding model generates nothing, so it has no roles"
+        return [Problem(path="options.is_embedding", message=message)]
+    return []
+
+
+def _warm_up(spec: ShardSpec, options: SglangOptions) -> tuple[Probe, ...]:
+    model = spec.served_names[0]
+    if spec.role is not None:
         # Half a pair generates nothing by itself; the router's first request is the proof.
         return (Probe(path="/v1/models"),)
     if options.is_embedding:
@@ -179,5 +224,5 @@ def _post(path: str, model: str, **body: object) -> Probe:
     )
 
 
-def _order(path: str) -> Probe:
-    return Probe(path=path, method="POST", body={}, timeout_s=300.0)
+def _order(path: str, **body: object) -> Probe:
+    return Probe(path=path, method="POST", body=body, timeout_s=300.0)

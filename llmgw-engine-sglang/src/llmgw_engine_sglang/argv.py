@@ -33,6 +33,7 @@ def serve_argv(assignment: Assignment, options: SglangOptions) -> tuple[str, ...
         assignment.weights_path,
         *_address(assignment),
         *_ranks(assignment, options),
+        *_role(assignment),
         *_flags(options),
         *_files(assignment, options),
     )
@@ -63,6 +64,16 @@ def _ranks(assignment: Assignment, options: SglangOptions) -> Iterator[str]:
         yield from ("--dist-init-addr", f"127.0.0.1:{spec.ports[MEETING]}")
 
 
+def _role(assignment: Assignment) -> Iterator[str]:
+    spec = assignment.spec
+    if spec.role is None:
+        return
+    # All ranks of a prefill engine report to the bootstrap server of rank 0.
+    ports = spec.peers[0].ports if spec.peers else spec.ports
+    yield from ("--disaggregation-mode", spec.role.value)
+    yield from ("--disaggregation-bootstrap-port", str(ports[BOOTSTRAP]))
+
+
 def _flags(options: SglangOptions) -> Iterator[str]:
     for name in type(options).model_fields:
         value = getattr(options, name)
@@ -87,9 +98,6 @@ def _files(assignment: Assignment, options: SglangOptions) -> Iterator[str]:
     if options.lora_paths:
         yield "--lora-paths"
         yield from (f"{item.name}={weights / item.path}" for item in options.lora_paths)
-    if options.disaggregation_mode:
-        bootstrap = assignment.spec.ports[BOOTSTRAP]
-        yield from ("--disaggregation-bootstrap-port", str(bootstrap))
 
 
 def _socket_address(host: str, port: int) -> str:

@@ -127,11 +127,10 @@ class SglangOptions(EngineOptions):
     enable_weights_cpu_backup: bool = False
     """Keeps the weights in RAM meanwhile, so that it can wake."""
 
-    disaggregation_mode: Literal["prefill", "decode"] | None = None
-    """Makes the engine one side of a prefill/decode pair."""
     disaggregation_transfer_backend: (
         Literal["mooncake", "nixl", "ascend", "mori", "mooncake_tcp"] | None
     ) = None
+    """How caches travel between engines with a role."""
     disaggregation_ib_device: Annotated[str, Field(pattern=r"^[A-Za-z0-9_,]+$")] | None = None
 
     @model_validator(mode="after")
@@ -142,8 +141,6 @@ class SglangOptions(EngineOptions):
             raise ValueError("enable_weights_cpu_backup needs enable_memory_saver: true")
         if self.is_embedding and (self.tool_call_parser or self.reasoning_parser):
             raise ValueError("an embedding model has no tool_call_parser or reasoning_parser")
-        if self.disaggregation_transfer_backend and not self.disaggregation_mode:
-            raise ValueError("disaggregation_transfer_backend needs disaggregation_mode")
         return self
 
 
@@ -198,6 +195,7 @@ REFUSED: Mapping[str, str] = {
     "dist_init_addr": _RANKS,
     "gated_launch_port": _RANKS,
     "disaggregation_bootstrap_port": _PLACED,
+    "disaggregation_mode": "give the profile a `role`, prefill or decode: the router must know it",
     "device": _DEVICES,
     "base_gpu_id": _DEVICES,
     "gpu_id_step": _DEVICES,

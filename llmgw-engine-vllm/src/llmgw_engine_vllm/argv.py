@@ -13,9 +13,12 @@ from llmgw.contracts.engine import Assignment
 from llmgw.domain.commands import ShardSpec
 from llmgw_engine_vllm.options import VllmOptions
 
+#: Data-parallel engines of one replica that may hand caches over: each listens on a port of its
+#: own, counted up from the side channel's.
+HANDOVER_ENGINES = 8
 #: ports of a shard, in the order that they are asked for
 HTTP, MASTER, DATA_RPC, SIDE_CHANNEL = range(4)
-PORTS = 4
+PORTS = SIDE_CHANNEL + HANDOVER_ENGINES
 
 #: no packages but the environment's own, and no line held back from the log
 _ISOLATED = "-Iu"

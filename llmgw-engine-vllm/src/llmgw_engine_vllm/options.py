@@ -108,7 +108,7 @@ class VllmOptions(EngineOptions):
     enable_sleep_mode: bool = False
     """The engine can give device memory back while idle. Needs CUDA or HIP."""
     kv_transfer_config: KvTransfer | None = None
-    """Makes the engine one side of a prefill/decode pair."""
+    """How caches travel. With a `role` the default is NIXL."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

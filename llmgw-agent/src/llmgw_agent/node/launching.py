@@ -48,6 +48,7 @@ def profile_of(spec: ShardSpec) -> Profile:
         options=spec.options,
         command=spec.command,
         env=spec.env,
+        role=spec.role,
     )
 
 

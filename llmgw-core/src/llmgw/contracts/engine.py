@@ -26,6 +26,8 @@ class EngineTraits:
     cancels_plain_requests: bool = True  #: notices when the client of a non-streamed request leaves
     ports_per_shard: int = 1  #: the HTTP port first
     serves_on_rank: int = 0  #: the rank whose HTTP port clients reach
+    meeting_port: int | None = None
+    """Which of a prefill engine's ports decode engines must be told of, counted from 0."""
     health_path: str = "/health"
     metrics_path: str | None = "/metrics"
     stop_signal: int = signal.SIGTERM

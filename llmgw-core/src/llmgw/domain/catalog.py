@@ -13,9 +13,17 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from llmgw.domain.ids import ModelName, ProfileName, model_name_problem, safe_name_problem
+from llmgw.domain.roles import Role
 from llmgw.domain.units import Seconds
 
 
@@ -102,6 +110,8 @@ class Profile(CatalogValue):
 
     name: Annotated[ProfileName, AfterValidator(_safe_name)] = ProfileName("default")
     """Unique within the model."""
+    role: Role | None = None
+    """The half of each request that it computes, `prefill` or `decode`; None: whole requests."""
     engine: str
     """Name of an engine plugin: `llamacpp`, `vllm`, `sglang`, or another."""
     version: str | None = None
@@ -162,6 +172,9 @@ class Model(CatalogValue):
     aliases: tuple[Annotated[ModelName, AfterValidator(_model_name)], ...] = ()
     """Further names, of no other model."""
     replicas: Scale = Scale()
+    roles: Mapping[Role, Scale] = {}
+    """Replicas of each role, `prefill` and `decode`, where profiles have one; in place of
+    `replicas`."""
     idle_after: Seconds | None = None
     """Without a request for this long the model may sleep; needs `replicas.min: 0`."""
     routing: str | None = None
@@ -182,12 +195,66 @@ class Model(CatalogValue):
             )
         if repeated := _first_repeated(tuple(profile.name for profile in self.profiles)):
             raise ValueError(f"profiles must have different names, got {repeated!r} twice")
-        if self.idle_after is not None and self.replicas.min != 0:
+        if self.idle_after is not None and not self.may_sleep:
+            place = "roles.prefill.min and roles.decode.min" if self.has_roles else "replicas.min"
+            lowest = max(scale.min for scale in self.scales)
             raise ValueError(
-                f"idle_after needs replicas.min: 0, got {self.replicas.min}: "
-                "a model with a minimum never sleeps"
+                f"idle_after needs {place}: 0, got {lowest}: a model with a minimum never sleeps"
             )
         return self
+
+    @field_validator("profiles")
+    @classmethod
+    def _roles_pair(cls, profiles: tuple[Profile, ...]) -> tuple[Profile, ...]:
+        """Half a pair serves nothing, and caches of two engines are of no use to each other."""
+        found = {profile.role for profile in profiles}
+        if found <= {None}:
+            return profiles
+        if None in found:
+            bare = next(profile.name for profile in profiles if profile.role is None)
+            raise ValueError(f"each needs a role where one has it, {bare!r} has none")
+        for role in Role:
+            if role not in found:
+                (other,) = found
+                raise ValueError(
+                    f"the role {other} needs a profile with the role {role} beside it: "
+                    "each computes half of a request"
+                )
+        engines = sorted({profile.engine for profile in profiles})
+        if len(engines) > 1:
+            raise ValueError(
+                f"profiles with roles must have the same engine, got {' and '.join(engines)}"
+            )
+        return profiles
+
+    @model_validator(mode="after")
+    def _roles_scale(self) -> Self:
+        if self.roles and not self.has_roles:
+            raise ValueError("roles needs profiles with role: prefill and role: decode")
+        if self.has_roles and self.replicas != Scale():
+            raise ValueError(
+                "replicas counts whole replicas: with roles say roles.prefill and roles.decode"
+            )
+        if self.has_roles and len({scale.min == 0 for scale in self.scales}) > 1:
+            raise ValueError("roles.prefill.min and roles.decode.min must both be 0, or neither")
+        return self
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether two replicas share each request, one for its prompt and one for the answer."""
+        return bool(self.profiles) and self.profiles[0].role is not None
+
+    @property
+    def scales(self) -> tuple[Scale, ...]:
+        """How many replicas run, one for each role; a single one where there are no roles."""
+        if not self.has_roles:
+            return (self.replicas,)
+        return tuple(self.roles.get(role, Scale()) for role in Role)
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether it may have no replica at all."""
+        return all(scale.min == 0 for scale in self.scales)
 
     def profile(self, name: ProfileName) -> Profile | None:
         """Return the profile of this name."""
@@ -203,6 +270,8 @@ def spec_hash(model: Model, profile: Profile) -> str:
     launched = profile.model_dump(
         mode="json", exclude={"name", "weight", "priority", "max_inflight", "start_limit", "pool"}
     )
+    if profile.role is None:
+        del launched["role"]  # hashes of replicas that run since before there were roles stay
     text = json.dumps([model.names, launched], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmgw.domain.ids import DeviceId, Epoch, ModelName, NodeId, ProfileName, ReplicaId, ShardId
+from llmgw.domain.roles import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,9 @@ class ShardSpec:
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
-    peers: tuple[Peer, ...] = ()  #: every shard of the replica by rank, this one included
+    peers: tuple[Peer, ...] = ()
+    """Every shard of the replica by rank, this one included; a replica of one shard has them only
+    where others must reach it too, as those of the other role do."""
     memory_mib: int | None = None  #: booked on each device
     command: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -49,6 +52,7 @@ class ShardSpec:
     max_inflight: int | None = None
     start_limit_s: float = 1800.0
     stop_grace_s: float | None = None
+    role: Role | None = None  #: half of each request is its own; None: whole requests
 
     @property
     def world_size(self) -> int:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from llmgw.domain.ids import EndpointId, ModelName, NodeId, ReplicaId
 from llmgw.domain.plans import Refusal
+from llmgw.domain.roles import Role
 from llmgw.domain.secret import Secret
 
 
@@ -35,6 +36,10 @@ class Endpoint:
     node: NodeId | None = None
     replica: ReplicaId | None = None
     draining: bool = False  #: present for open streams only; no new request
+    role: Role | None = None  #: the half of each request that it computes; None: whole requests
+    meeting_port: int | None = None
+    """Of a prefill endpoint: where, on the host of its URL, decode engines meet it. None: it says
+    so itself in its answers, or has the port that is usual for its engine."""
 
 
 class ModelState(StrEnum):
