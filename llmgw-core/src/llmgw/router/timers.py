@@ -3,6 +3,10 @@
 A deadline moves with nearly each event of a request. Moving it later is one attribute
 write here; the wheel notices when it comes by. A `call_later` per event would cost more
 than the event itself.
+
+The wheel counts the time in which the process ran, and not the clock's. While it stood still, for
+want of a processor or because somebody stopped it, nobody could be heard: a client whose bytes
+wait in the kernel must not be cut for a silence that was ours.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ log = get_logger(__name__)
 
 TICK_S = 0.25
 NEVER = math.inf
+_LONGEST_TURN_S = 0.5
+"""Of the time since the last turn, so much is counted at most. A loop that is merely busy turns
+every 0.3 s; what is longer is a standstill."""
 
 
 class Deadline:
@@ -52,8 +59,9 @@ class TimerWheel:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._slots: dict[int, set[Deadline]] = {}
-        self.now = clock.monotonic()  #: coarse time, at most one tick (and one stall) behind
-        self._turned = int(self.now / TICK_S)
+        self._turned_at = clock.monotonic()
+        self.now = 0.0  #: seconds that it has run, at most a tick behind; compared with no clock
+        self._turned = 0
 
     def put(self, deadline: Deadline) -> None:
         """File a deadline under its due time."""
@@ -79,15 +87,12 @@ class TimerWheel:
 
     def turn(self) -> None:
         """Call what has become due since the last turn."""
-        self.now = self._clock.monotonic()
+        now = self._clock.monotonic()
+        self.now += min(now - self._turned_at, _LONGEST_TURN_S)
+        self._turned_at = now
         upto = int(self.now / TICK_S)
-        passed = range(self._turned + 1, upto + 1)
-        # After a long suspension the clock is far ahead: walk the slots that exist instead.
-        slots = passed if len(passed) <= len(self._slots) else sorted(self._slots)
-        self._turned = upto
-        for slot in list(slots):
-            if slot > upto:
-                break
+        passed, self._turned = range(self._turned + 1, upto + 1), upto
+        for slot in passed:
             for deadline in self._slots.pop(slot, ()):
                 deadline._slot = -1
                 self._look_at(deadline)
