@@ -50,6 +50,11 @@ def _base_url(text: str) -> str:
     return url
 
 
+def _traces_url(text: str) -> str:
+    url = _base_url(text)
+    return url if urlsplit(url).path else f"{url}/v1/traces"
+
+
 def _model_name(text: str) -> str:
     if problem := model_name_problem(text.strip()):
         raise ValueError(problem)
@@ -175,6 +180,20 @@ class Queueing(Section):
     """Priority classes, the most urgent first; header `x-llmgw-priority` names one."""
 
 
+class TracingSettings(Section):
+    """Spans of requests, for an OpenTelemetry collector. Needs the extra `otel`."""
+
+    endpoint: Annotated[str, AfterValidator(_traces_url)]
+    """Where the collector takes OTLP over HTTP, e.g. `http://127.0.0.1:4318`; `/v1/traces` is added
+    where there is no path."""
+    headers: Mapping[str, SecretStr] = {}
+    """Added to each post to the collector, such as its token."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the traces that are kept, chosen by their ids."""
+    parent_based: bool = True
+    """Where a client brings a `traceparent`, its own choice is kept instead of the share."""
+
+
 class RouterSettings(Section):
     """The data plane."""
 
@@ -201,6 +220,8 @@ class RouterSettings(Section):
     """Origins whose web pages may call the API."""
     access_log: bool = True
     """One log line a request, without its content."""
+    tracing: TracingSettings | None = None
+    """Spans of requests; null: none, and a client's `traceparent` goes to the engine as it is."""
 
 
 class ControlSettings(Section):

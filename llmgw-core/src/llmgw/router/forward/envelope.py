@@ -33,3 +33,4 @@ class Envelope(msgspec.Struct, kw_only=True):
     wants_reasons: bool = False
     started: float = 0.0  #: monotonic seconds, when the last byte was in
     reply_headers: bytes = b""  #: of every answer: request id, rate limits
+    span: object = None  #: the tracing's own, where there is one
