@@ -41,6 +41,16 @@ def test_quantiles_look_one_minute_back() -> None:
     beats = pulse.beats()
     assert beats[20].first_token_p50_s is not None
     assert beats[-1].first_token_p50_s is None
+    assert pulse.newest() == beats[-1]
+
+
+@pytest.mark.parametrize("times", [(0.0, 2.0), (0.0, 300.0), (0.0, 2.0, 61.0, 63.0, 200.0)])
+def test_the_newest_point_is_the_last_of_all(times: tuple[float, ...]) -> None:
+    pulse = Pulse()
+    for count, at in enumerate(times):
+        assert pulse.newest() == (pulse.beats()[-1] if pulse.beats() else None)
+        pulse.add(Reading(at=at, totals=counted(count, fast=count)))
+    assert pulse.newest() == pulse.beats()[-1]
 
 
 def test_old_readings_are_forgotten() -> None:

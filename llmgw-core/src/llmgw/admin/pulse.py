@@ -48,6 +48,15 @@ class Pulse:
     def add(self, reading: Reading) -> None:
         self._readings.append(reading)
 
+    def newest(self) -> Beat | None:
+        """Return the last point; None before the second reading."""
+        if len(self._readings) < 2:
+            return None
+        after = self._readings[-1]
+        minute_ago = next(item for item in self._readings if after.at - item.at <= _QUANTILE_S)
+        before = self._readings[-2]
+        return _beat(before, after, before if minute_ago is after else minute_ago)
+
     def beats(self) -> tuple[Beat, ...]:
         """Return one point for each reading but the first."""
         readings = tuple(self._readings)

@@ -19,6 +19,18 @@ class LeaderReply(Reply):
     """False while the fleet's reports are awaited after a start: nothing is planned yet."""
 
 
+class RatesReply(Reply):
+    """What the data plane has done in the last seconds, as this server's routers count."""
+
+    requests_per_s: float
+    failed_per_s: float
+    """By engine or gateway; what clients did wrong or gave up is none."""
+    output_tokens_per_s: float
+    first_token_p50_s: float | None = None
+    """Of the last minute; null: no stream has begun in it."""
+    first_token_p99_s: float | None = None
+
+
 class StatusReply(Reply):
     """The cluster in one glance."""
 
@@ -37,6 +49,8 @@ class StatusReply(Reply):
     endpoints: int = 0
     in_flight: int = 0
     queued: int = 0
+    rates: RatesReply | None = None
+    """null: just started."""
     problems: tuple[str, ...] = ()
     """What needs a person, the most urgent first."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ModelReply,
         NodeDetailReply,
         NodeReply,
+        RatesReply,
         ReplicaReply,
         StatusReply,
     )
@@ -55,12 +56,25 @@ def status_text(reply: StatusReply) -> str:
                 ("replicas", counts(reply.replicas.items())),
                 ("endpoints", reply.endpoints),
                 ("requests", f"{reply.in_flight} in flight, {reply.queued} waiting"),
+                ("load", _load_text(reply.rates) if reply.rates else None),
             ]
         )
     ]
     if reply.problems:
         lines += ["", *(f"! {plain(problem)}" for problem in reply.problems)]
     return "\n".join(lines)
+
+
+def _load_text(rates: RatesReply) -> str:
+    text = f"{rates.requests_per_s:.1f} requests/s, {rates.output_tokens_per_s:.1f} tokens/s"
+    if rates.failed_per_s:
+        text += f", {rates.failed_per_s:.1f} failed/s"
+    if rates.first_token_p50_s is not None and rates.first_token_p99_s is not None:
+        p50, p99 = (
+            f"{value * 1000:.0f} ms" for value in (rates.first_token_p50_s, rates.first_token_p99_s)
+        )
+        text += f", first token after {p50} (p50), {p99} (p99)"
+    return text
 
 
 @click.command(cls=CtlCommand, examples=["llmgw ctl nodes"])

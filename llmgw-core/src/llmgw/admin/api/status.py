@@ -10,9 +10,10 @@ from starlette.responses import PlainTextResponse, Response
 
 from llmgw.admin.operations import Call, Operation
 from llmgw.admin.parts import AdminParts
+from llmgw.admin.pulse import Beat
 from llmgw.admin.translate import count_by_state
 from llmgw.adminapi.access import WhoReply
-from llmgw.adminapi.fleet import LeaderReply, StatusReply
+from llmgw.adminapi.fleet import LeaderReply, RatesReply, StatusReply
 from llmgw.control.view import FleetView, ModelView
 from llmgw.domain.replicas import ReplicaState
 from llmgw.errors import NotAvailable, TransientError
@@ -58,9 +59,22 @@ async def read_status(parts: AdminParts, models: Sequence[ModelView]) -> StatusR
             "server": parts.server,
             "cluster_id": parts.store.cluster_id if parts.store else None,
             "now": parts.clock.wall(),
+            "rates": _rates(parts.pulse.newest()),
             "problems": tuple(problems),
             **fields,
         }
+    )
+
+
+def _rates(beat: Beat | None) -> RatesReply | None:
+    if beat is None:
+        return None
+    return RatesReply(
+        requests_per_s=beat.requests_per_s,
+        failed_per_s=beat.failed_per_s,
+        output_tokens_per_s=beat.tokens_per_s,
+        first_token_p50_s=beat.first_token_p50_s,
+        first_token_p99_s=beat.first_token_p99_s,
     )
 
 

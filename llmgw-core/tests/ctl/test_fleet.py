@@ -1,0 +1,31 @@
+"""What the overview says of load."""
+
+from __future__ import annotations
+
+from llmgw.adminapi.fleet import RatesReply, StatusReply
+from llmgw.ctl.fleet import status_text
+
+
+def load_line(rates: RatesReply | None) -> str:
+    reply = StatusReply(version="1", server="s", now=0.0, rates=rates)
+    (line,) = (line for line in status_text(reply).splitlines() if line.startswith("load"))
+    return line.removeprefix("load").strip()
+
+
+def test_the_overview_tells_requests_tokens_and_how_long_the_first_one_takes() -> None:
+    rates = RatesReply(
+        requests_per_s=2.04,
+        failed_per_s=0.0,
+        output_tokens_per_s=47.9,
+        first_token_p50_s=0.006,
+        first_token_p99_s=0.0349,
+    )
+    assert load_line(rates) == (
+        "2.0 requests/s, 47.9 tokens/s, first token after 6 ms (p50), 35 ms (p99)"
+    )
+
+
+def test_what_is_not_there_is_not_told() -> None:
+    quiet = RatesReply(requests_per_s=1.0, failed_per_s=0.5, output_tokens_per_s=0.0)
+    assert load_line(quiet) == "1.0 requests/s, 0.0 tokens/s, 0.5 failed/s"
+    assert load_line(None) == "-"
