@@ -43,10 +43,10 @@ def llmgw_lease_stores(settings):
 
 
 def test_of_two_leaders_agents_obey_the_newer_and_the_store_neither(
-    database: str, make_fleet: Callable[..., Fleet], figures: Figures
+    postgres_url: str, make_fleet: Callable[..., Fleet], figures: Figures
 ) -> None:
     """F7: two processes forced to believe they lead."""
-    fleet = make_fleet(store_url=database)
+    fleet = make_fleet(store_url=postgres_url)
     plugin = fleet.home / "plugin" / "llmgw_fake.py"
     plugin.write_text(plugin.read_text() + BELIEVER)
     honest = fleet.server([fleet.model("m", replicas=2)])

@@ -30,8 +30,8 @@ Figures = Callable[..., None]
 
 
 @pytest.fixture
-def cluster(database: str, make_fleet: Callable[..., Fleet]) -> Fleet:
-    fleet = make_fleet(store_url=database)
+def cluster(postgres_url: str, make_fleet: Callable[..., Fleet]) -> Fleet:
+    fleet = make_fleet(store_url=postgres_url)
     models = [fleet.model("m", replicas=4, tokens=TOKENS, token_delay=0.5)]
     for _ in range(2):
         fleet.server(models)
@@ -165,7 +165,7 @@ def test_a_killed_router_ends_only_its_own_streams_and_a_stopped_one_none(
 
 
 def test_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(
-    cluster: Fleet, database: str, figures: Figures
+    cluster: Fleet, postgres_url: str, figures: Figures
 ) -> None:
     """F6: SIGSTOP leader 60 s, then continue."""
     before = cluster.wait_ready(4)
@@ -178,12 +178,12 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(
         leader.freeze()
         led_s = seconds_until("the other leads", other.leads, 40)
         time.sleep(max(0.0, 60 - (time.monotonic() - began)))
-        held = lease_of(database)
+        held = lease_of(postgres_url)
         leader.thaw()
         down_s = seconds_until("it has stepped down", lambda: follows(leader), 30)
         refused = leader.send("POST", "/nodes/node-0/cordon", {"reason": "late"})
         time.sleep(5)
-        again = lease_of(database)
+        again = lease_of(postgres_url)
     assert load.broken == ()
     assert other.leads()
     assert other.ready() == before
@@ -204,8 +204,8 @@ def follows(server: Server) -> bool:
     return bool(status and status["leadership"] and not status["leadership"]["here"])
 
 
-def lease_of(database: str) -> tuple[str, int]:
-    url = sa.make_url(database).set(drivername="postgresql+psycopg")
+def lease_of(postgres_url: str) -> tuple[str, int]:
+    url = sa.make_url(postgres_url).set(drivername="postgresql+psycopg")
     engine = sa.create_engine(url)
     with engine.connect() as connection:
         row = connection.exec_driver_sql("SELECT holder, term FROM lease").one()

@@ -118,10 +118,10 @@ class Faults:
 
 @pytest.mark.timeout(SOAK_S + 600)
 def test_random_faults_under_load_leave_nothing_behind(
-    database: str, make_fleet: Callable[..., Fleet], figures: Figures
+    postgres_url: str, make_fleet: Callable[..., Fleet], figures: Figures
 ) -> None:
     """F32: soak, L for 1 h with a random fault each 20 s."""
-    fleet = make_fleet(store_url=database)
+    fleet = make_fleet(store_url=postgres_url)
     models = [fleet.model("m", replicas=4, tokens=20, token_delay=0.5)]
     for make in (lambda: fleet.server(models), fleet.agent, fleet.router):
         make()

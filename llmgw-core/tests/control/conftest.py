@@ -70,14 +70,20 @@ class RecordingRouter:
 class Site:
     """One server's control plane and its fleet."""
 
-    def __init__(self, clock: FakeClock, fleet: MemoryDispatcher, **settings: Any) -> None:
+    def __init__(
+        self,
+        clock: FakeClock,
+        fleet: MemoryDispatcher,
+        *,
+        adapter: EngineAdapter | None = None,
+        **settings: Any,
+    ) -> None:
         self.clock = clock
         self.fleet = fleet
         self.router = RecordingRouter()
-        adapters: dict[str, EngineAdapter] = {values.ENGINE: FakeEngineAdapter()}
         self.plane = ControlPlane(
             ControlSettings(**settings),
-            engines=adapters,
+            engines={values.ENGINE: adapter or FakeEngineAdapter()},
             policies={"pack": Pack(), "spread": Spread(), "fabric": Fabric()},
             dispatcher=fleet,
             clock=clock,

