@@ -62,10 +62,15 @@ class NodeUnreachable(TransientError):
 
 
 class NotLeader(TransientError):
-    """This server may not write; `leader` is who may, as far as it is known."""
+    """This server may not write; `leader` is who may, None: nobody, as far as is known."""
 
-    def __init__(self, message: str, *, leader: str | None = None) -> None:
-        super().__init__(message, retry_after_s=2.0)
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(
+            f"this server does not lead; {leader} does: send the change there"
+            if leader
+            else "no server leads at the moment; try again in a few seconds",
+            retry_after_s=2.0,
+        )
         self.leader = leader
 
 

@@ -338,6 +338,51 @@ async def test_a_rollout_shows_both_versions_until_the_old_one_is_gone(tmp_path:
         assert "Back to version" in text
 
 
+async def test_a_failed_rollout_says_why_and_is_tried_again_from_its_page(tmp_path: Path) -> None:
+    def entry(weights: str) -> dict[str, object]:
+        devices = {"count": 1, "memory_gib": 10}
+        profile = {"engine": "fake", "weights": f"path:{weights}", "devices": devices}
+        return {"models": [{"name": "a/tiny", "profiles": [profile]}]}
+
+    control = {"enabled": "on"}
+    async with running_server(tmp_path, control=control, clock=FastClock()) as server:
+        node = server.nodes.join(inventory("gpu-01", devices=2))
+
+        async def until(met: Callable[[], bool], *, settle: bool = True) -> None:
+            with anyio.fail_after(15):
+                while not met():
+                    server.nodes.beat()
+                    if settle:
+                        server.nodes.settle()
+                    await anyio.sleep(0.05)
+
+        def weights() -> dict[str, ShardState]:
+            return {item.spec.weights: item.shard.state for item in node.shards.values()}
+
+        await server.admin.post("/admin/v1/catalog", json=entry("/old"))
+        await until(lambda: weights().get("path:/old") is ShardState.READY)
+        await server.admin.post("/admin/v1/catalog", json=entry("/new"))
+        await until(lambda: "path:/new" in weights(), settle=False)
+        (new,) = (key for key, item in node.shards.items() if item.spec.weights == "path:/new")
+        failure = Failure(cause=FailureCause.DISK_FULL, message="no <b>room</b>")
+        server.nodes.enter(new, ShardState.FAILED, failure=failure)
+        await until(lambda: "path:/new" not in weights())
+
+        url = f"http://{server.serving.admin}"
+        async with httpx.AsyncClient(base_url=f"{url}/admin", trust_env=False) as browser:
+            await sign_in(browser, (tmp_path / "admin.token").read_text().strip(), url)
+            shown = (await browser.get("/rollouts")).text
+            assert "no &lt;b&gt;room&lt;/b&gt;" in shown
+            (form,) = re.findall(r'action="/admin(/models/[^"]+/retry)"', shown)
+            answer = await browser.post(form, headers={"origin": url})
+            assert (answer.status_code, answer.headers["location"]) == (303, "/admin/models/a/tiny")
+            await until(lambda: weights() == {"path:/new": ShardState.READY})
+            assert "model_retried" in (await browser.get("/events")).text
+        again = await server.admin.post("/admin/v1/models/a/tiny/retry")
+        assert again.json() == {"model": "a/tiny", "nodes": []}
+        assert (await server.admin.post("/admin/v1/models/ghost/retry")).status_code == 404
+
+
 async def test_the_catalog_goes_back_from_its_page(
     browser: httpx.AsyncClient, admin: httpx.AsyncClient, store: Store
 ) -> None:

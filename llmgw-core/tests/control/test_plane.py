@@ -13,7 +13,7 @@ from llmgw.domain.ids import NodeId, ShardId
 from llmgw.domain.nodes import CachedWeights
 from llmgw.domain.replicas import Failure, FailureCause, ShardState
 from llmgw.domain.weights import WeightFacts
-from llmgw.errors import ConfigError
+from llmgw.errors import ConfigError, NotLeader
 from llmgw.testing import values
 from llmgw.testing.clock import FakeClock
 
@@ -217,6 +217,51 @@ async def test_a_failed_new_version_leaves_the_old_one_serving(site: Any) -> Non
     assert site.router.ids == old
     assert len(site.fleet.nodes[N1].shards) == 1
     assert len([1 for _, command in site.fleet.sent if type(command) is StartShard]) == 2
+
+
+async def fail_rollout(site: Any) -> None:
+    """Bring a second version of `m` to its end on `n1`, while the first one serves."""
+    await site.serve([values.model("m")], values.inventory("n1"))
+    (old,) = site.fleet.nodes[N1].shards
+    site.plane.set_catalog([values.model("m", values.profile(options={"tokens": 7}))])
+    await site.turn(2)
+    (new,) = (shard for shard in site.fleet.nodes[N1].shards if shard != old)
+    failure = Failure(cause=FailureCause.DISK_FULL, message="no room", hint="make some")
+    site.fleet.enter(new, ShardState.FAILED, failure=failure)
+    await site.settle()
+
+
+async def test_an_operator_has_a_failed_rollout_tried_again_at_once(site: Any) -> None:
+    await fail_rollout(site)
+    refusal = site.plane.view.explain_model("m")
+    assert refusal.code == "rollout_failed"
+    assert "no room" in refusal.sentence
+    assert site.plane.retry("m") == {N1}
+    await site.settle()
+    (report,) = site.fleet.nodes[N1].shards.values()
+    assert report.spec.options == {"tokens": 7}
+    assert site.replicas() == ["n1:ready"]
+    assert site.plane.retry("m") == frozenset()
+
+
+async def test_an_engine_between_two_attempts_is_replaced_at_once_where_asked(site: Any) -> None:
+    await site.serve([values.model("m")], values.inventory("n1"))
+    (first,) = site.fleet.nodes[N1].shards
+    failure = Failure(cause=FailureCause.ENGINE_INTERNAL, message="it fell over")
+    site.fleet.enter(first, ShardState.BACKOFF, failure=failure)
+    await site.turn(4)
+    assert site.replicas() == ["n1:backoff"]
+    assert site.plane.retry("m") == {N1}
+    await site.settle()
+    assert site.replicas() == ["n1:ready"]
+    assert first not in site.fleet.nodes[N1].shards
+
+
+async def test_only_the_leader_tries_again(make_site: Callable[..., Any]) -> None:
+    site = make_site()
+    site.plane.set_catalog([values.model("m")])  # it has not had a turn, so it does not lead
+    with pytest.raises(NotLeader):
+        site.plane.retry("m")
 
 
 async def test_a_silent_node_keeps_its_endpoints_until_a_replacement_is_ready(

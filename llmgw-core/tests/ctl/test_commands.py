@@ -208,6 +208,11 @@ def test_what_is_not_there_says_how_to_see_what_is(server: RunningServer, run: R
         assert way_out in str(error)
 
 
+def test_what_has_not_failed_is_not_tried_again(server: RunningServer, run: Run) -> None:
+    assert "nothing of tiny has failed" in run("retry", "tiny").stdout
+    assert isinstance(run("retry", "ghost").exception, RequestError)
+
+
 def test_usage_is_empty_but_well_formed(server: RunningServer, run: Run) -> None:
     assert cells(run("usage").stdout)[0][:3] == ["FROM", "KEY", "MODEL"]
 

@@ -78,7 +78,7 @@ class CatalogOfAnother:
         return self._real.entries()
 
     def replace_owned(self, owner: str, told: Sequence[Model], *, who: str) -> None:
-        raise NotLeader("another server leads", leader="other")
+        raise NotLeader("other")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from llmgw.contracts.dispatch import Dispatcher
 from llmgw.control.view import FleetView
 from llmgw.domain.catalog import Model
 from llmgw.domain.endpoints import RouterUsage
+from llmgw.domain.ids import NodeId
 from llmgw.domain.secret import Secret
 from llmgw.errors import Problem
 from llmgw.router.selection import Selector
@@ -66,6 +67,8 @@ class AdminParts:
     feed: FeedSource | None = None
     check_catalog: Callable[[Sequence[Model]], Sequence[Problem]] = lambda _: ()
     """Says what is wrong with a whole catalog: `ControlPlane.check_catalog`."""
+    retry: Callable[[str], Collection[NodeId]] = lambda _: ()
+    """Tries again what of a model has failed: `ControlPlane.retry`."""
     follow: Callable[[], Awaitable[None]] = _nothing_follows
     """Brings the server in step with what was just stored: `store.Follower.refresh`."""
     metrics: Callable[[], Awaitable[bytes]] | None = None  #: Prometheus text

@@ -115,5 +115,13 @@ class RolloutReply(Reply):
     hint: str = ""
 
 
+class RetryReply(Reply):
+    """A model of which all that had failed is tried again."""
+
+    model: str
+    nodes: tuple[str, ...]
+    """Where it had failed; empty: it had not."""
+
+
 class RolloutsReply(Reply):
     rollouts: tuple[RolloutReply, ...]

@@ -33,8 +33,9 @@ from llmgw.control.view import FleetView
 from llmgw.domain.catalog import Model
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import NodeId
+from llmgw.domain.replicas import ReplicaState
 from llmgw.domain.weights import WeightFacts
-from llmgw.errors import ConfigError, Problem
+from llmgw.errors import ConfigError, NotLeader, Problem
 
 
 class _NoEvents:
@@ -170,6 +171,28 @@ class ControlPlane:
             raise ConfigError("catalog", problems)
         self._stores.desired.set_catalog(entries, wall=self._clock.wall())
         self._stores.wake.ring()
+
+    def retry(self, name: str) -> frozenset[NodeId]:
+        """Try again at once what of a model (or alias) has failed; return the nodes where it had.
+
+        A version that was given up on a node may start there again, and an engine that its agent
+        would start again after a pause is replaced now. Raises NotLeader: only the leader knows
+        what has failed, and its successor begins without that knowledge.
+        """
+        now, leadership = self._clock.monotonic(), self._stores.leadership
+        if leadership.lease(now) is None:
+            raise NotLeader(leadership.leader)
+        model = self._stores.desired.resolve(name)
+        if model is None:
+            return frozenset()
+        failed = set(self._stores.desired.retry(model))
+        for record in self.view.replicas():
+            is_waiting = record.replica.state is ReplicaState.BACKOFF and not record.leaving
+            if record.replica.model == model and is_waiting:
+                self._stores.desired.end(record, "an operator has it tried again", now=now)
+                failed.update(record.nodes)
+        self._stores.wake.ring()
+        return frozenset(failed)
 
     def check_catalog(self, entries: Sequence[Model]) -> tuple[Problem, ...]:
         """Return everything wrong with these entries, () if they could be put in force."""

@@ -97,6 +97,27 @@ def rollback(session: Session, version: int) -> None:
     _show_applied(session, session.client.send("POST", "/rollback", {"version": version}))
 
 
+@click.command(cls=CtlCommand, examples=["llmgw ctl retry llama-3.1-8b"])
+@click.argument("model")
+@pass_session
+def retry(session: Session, model: str) -> None:
+    """Try again at once what of MODEL has failed: a rollout that stands still, or a start."""
+    from llmgw.ctl.client import escape
+
+    raw = session.client.send("POST", f"/models/{escape(model)}/retry")
+
+    def text() -> str:
+        from llmgw.adminapi.work import RetryReply
+        from llmgw.ctl.client import parse
+
+        reply = parse(RetryReply, raw)
+        if not reply.nodes:
+            return f"nothing of {reply.model} has failed; see `llmgw ctl explain {reply.model}`"
+        return f"{reply.model} is tried again where it had failed: {', '.join(reply.nodes)}"
+
+    session.show(raw, text)
+
+
 def _show_applied(session: Session, raw: str) -> None:
     def text() -> str:
         from llmgw.adminapi.catalog import ApplyReply

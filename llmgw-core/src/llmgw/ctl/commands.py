@@ -27,6 +27,7 @@ _COMMANDS = {
     "delete": ("catalog", "Remove a model: withdrawn, drained, stopped."),
     "history": ("catalog", "Who changed what in the catalog."),
     "rollback": ("catalog", "Take the catalog back to a version."),
+    "retry": ("catalog", "Try again at once what of a model has failed."),
     "drain": ("nodes", "Move a node's replicas away."),
     "cordon": ("nodes", "Give a node no new replica."),
     "uncordon": ("nodes", "Take back a cordon or a drain."),

@@ -276,6 +276,7 @@ class Server:
                 dispatcher=fleet.dispatcher if fleet else None,
                 feed=parts.feeding.feed,
                 check_catalog=fleet.plane.check_catalog if fleet else lambda _: (),
+                retry=fleet.plane.retry if fleet else lambda _: (),
                 follow=books.follower.refresh if books else anyio.lowlevel.checkpoint,
                 metrics=partial(self._metrics, parts, workers),
                 oidc=settings.auth.oidc,

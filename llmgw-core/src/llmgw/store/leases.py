@@ -89,12 +89,7 @@ class LeaseRow:
             lease.c.name == NAME, lease.c.expires >= _database_now()
         )
         leader = connection.execute(query_leader).scalar()
-        raise NotLeader(
-            f"this server does not lead; {leader} does: send the change there"
-            if leader
-            else "no server leads at the moment; try again in a few seconds",
-            leader=leader,
-        )
+        raise NotLeader(leader)
 
     def bump(self) -> int:
         """Move the term past every one that a node may have seen; return the new one.

@@ -109,12 +109,18 @@ async def endpoints(call: Call) -> EndpointsReply:
     )
 
 
+def find_model(call: Call) -> ModelView:
+    """Return the model that the path names, or an alias. Raises RequestError 404."""
+    name = call.path("name")
+    for model in view_of(call).models():
+        if name in model.model.names:
+            return model
+    raise _no_model(name)
+
+
 async def explain_model(call: Call) -> ExplainReply:
-    view, name = view_of(call), call.path("name")
-    model = next((item for item in view.models() if name in item.model.names), None)
-    if model is None:
-        raise _no_model(name)
-    refusal = await anyio.to_thread.run_sync(view.explain_model, name)
+    view, model = view_of(call), find_model(call)
+    refusal = await anyio.to_thread.run_sync(view.explain_model, model.model.name)
     ready = len(model.endpoints)
     wanted = model.model.replicas
     summary = f"{model.status.state.value}: {ready} ready, {wanted.min} to {wanted.max} wanted"

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmgw.admin.api.fleet import view_of
+from llmgw.admin.api.fleet import find_model, view_of
 from llmgw.admin.jobs import Job
-from llmgw.admin.operations import Call, Operation
+from llmgw.admin.operations import Call, Changed, Operation
 from llmgw.admin.translate import count_by_state, progress_text
 from llmgw.adminapi.work import (
     JobReply,
     ProgressReply,
+    RetryReply,
     RolloutReply,
     RolloutsReply,
     StepReply,
 )
+from llmgw.control.decide.snapshot import ClusterSnapshot
 from llmgw.control.view import ModelView
 from llmgw.domain.ids import ModelName
+from llmgw.domain.plans import Refusal
 from llmgw.domain.replicas import Replica, Shard, ShardState
 from llmgw.store.tokens import Role
 
@@ -60,15 +63,30 @@ async def rollouts(call: Call) -> RolloutsReply:
             (old if is_old else new).setdefault(model.name, []).append(replica)
     return RolloutsReply(
         rollouts=tuple(
-            _rollout(item, new.get(item.model.name, ()), old[item.model.name])
+            _rollout(
+                item, new.get(item.model.name, ()), old[item.model.name], _why_not(item, snapshot)
+            )
             for item in models
             if item.model.name in old
         )
     )
 
 
-def _rollout(view: ModelView, new: Iterable[Replica], old: Iterable[Replica]) -> RolloutReply:
-    refusal = view.status.refusal
+async def retry(call: Call) -> Changed:
+    model = find_model(call).model.name
+    nodes = tuple(sorted(call.parts.retry(model)))
+    return Changed(
+        reply=RetryReply(model=model, nodes=nodes),
+        kind="model_retried",
+        subject=f"model {model}",
+        message=f"tried again where it had failed: {', '.join(nodes)}",
+        happened=bool(nodes),
+    )
+
+
+def _rollout(
+    view: ModelView, new: Iterable[Replica], old: Iterable[Replica], refusal: Refusal | None
+) -> RolloutReply:
     return RolloutReply(
         model=view.model.name,
         new=count_by_state(replica.state.value for replica in new),
@@ -107,6 +125,12 @@ def _job(job: Job) -> JobReply:
     )
 
 
+def _why_not(view: ModelView, snapshot: ClusterSnapshot) -> Refusal | None:
+    """Return why there are not more replicas, also where the old version goes on serving."""
+    held = snapshot.setbacks.get(view.model.name)
+    return view.status.refusal if held is None else held.refusal
+
+
 OPERATIONS = (
     Operation(
         method="GET",
@@ -123,5 +147,15 @@ OPERATIONS = (
         summary="Models whose replicas are not all of their newest version.",
         handler=rollouts,
         reply=RolloutsReply,
+    ),
+    Operation(
+        method="POST",
+        path="/models/{name:path}/retry",
+        role=Role.OPERATOR,
+        summary="Try again at once what of a model has failed: a rollout, or a start.",
+        handler=retry,
+        reply=RetryReply,
+        changes=True,
+        errors=(404,),
     ),
 )

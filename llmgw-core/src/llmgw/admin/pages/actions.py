@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmgw.admin.api import access, catalog, work
+from llmgw.admin.api import access, catalog, progress, work
 from llmgw.admin.operations import Operation
 
 Form = Mapping[str, str]
@@ -87,6 +87,12 @@ ACTIONS = (
         body=_engine,
         back="/progress",
         is_long=True,
+    ),
+    Action(
+        path="/models/{name:path}/retry",
+        operation=_find(progress.OPERATIONS, "POST", "/models/{name:path}/retry"),
+        body=_nothing,
+        back="/models/{name}",
     ),
     Action(
         path="/rollback",

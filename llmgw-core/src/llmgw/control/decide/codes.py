@@ -24,7 +24,7 @@ class RefusalCode(StrEnum):
     PROFILE_UNPLACED = "profile_unplaced", "No node can run this profile now; the parts say why."
     ROLLOUT_FAILED = (
         "rollout_failed",
-        "The new version failed, so the old one goes on serving; change the entry to try again.",
+        "The new version failed, so the old one goes on serving until the entry or its cause changes.",
     )
     START_FAILED = (
         "start_failed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmgw.contracts.placement import PlacementPolicy
+from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.eviction import propose_eviction
 from llmgw.control.decide.examine import examine
 from llmgw.control.decide.need import need_of
@@ -22,6 +23,9 @@ def explain_refused(
 
     Asks the code that places, so that the answer and the deed agree.
     """
+    held = snapshot.setbacks.get(model.name)
+    if held is not None and held.refusal.code == Code.ROLLOUT_FAILED:
+        return held.refusal  # whatever the nodes say, nothing is tried before this is settled
     placer = Placer(snapshot, policy)
     parts: list[Refusal] = []
     for profile in sorted(model.profiles, key=lambda item: -item.priority):

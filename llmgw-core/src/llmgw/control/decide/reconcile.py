@@ -284,7 +284,8 @@ class _Pass:
                         model=model.name,
                         node=node,
                         hint=avoidance.failure.hint
-                        or "change the entry to try again, or roll it back",
+                        or f"change the entry or roll it back; where its cause is gone, run "
+                        f"`llmgw ctl retry {model.name}`",
                     )
         return None
 

@@ -122,6 +122,28 @@ class Desired:
                 self.drop(order.replica)
         self.avoided = {key: item for key, item in self.avoided.items() if key[1] != node}
 
+    def retry(self, model: ModelName) -> frozenset[NodeId]:
+        """Forget where the model's present versions failed; return those nodes."""
+        hashes = frozenset(self.catalog.hashes[model].values())
+        failed = [key for key in self.avoided if key[0] in hashes]
+        for key in failed:
+            del self.avoided[key]
+        self.setbacks = {name: item for name, item in self.setbacks.items() if name != model}
+        self.revision += 1
+        return frozenset(node for _, node in failed)
+
+    def end(self, record: ReplicaRecord, because: str, *, now: float) -> None:
+        """Order a replica's end; the next passes carry it out."""
+        self.orders[record.id] = Order(
+            replica=record.id,
+            model=record.replica.model,
+            intent=Intent.STOP,
+            shards=record.shards,
+            since=now,
+            because=because,
+        )
+        self.revision += 1
+
     def blocked_ports(self, now: float) -> frozenset[tuple[str, int]]:
         """Return (machine, port) of ports that strangers were found on lately."""
         self._blocked = {key: until for key, until in self._blocked.items() if until > now}
