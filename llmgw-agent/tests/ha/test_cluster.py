@@ -103,9 +103,14 @@ def test_a_leader_that_is_killed_under_load_costs_no_request(cluster: Cluster) -
     engines = cluster.wait_engines("one", 2)
     first = cluster.fleet.leader()
     (second,) = (server for server in cluster.fleet.servers if server is not first)
-    refused = cluster.try_ctl("cordon", "node-0", server=second)
-    assert refused.returncode == 1
-    assert first.admin_url in refused.stderr, "whoever follows says where the leader is"
+    refused = second.send("POST", "/nodes/node-0/cordon", {"reason": "new fans"})
+    assert refused.status_code == 503
+    assert refused.json()["error"]["leader_url"] == first.admin_url
+    followed = cluster.try_ctl("cordon", "node-0", server=second)
+    assert followed.returncode == 0
+    assert first.admin_url in followed.stderr, "it says where the change went"
+    assert cordoned(first, "node-0")
+    cluster.ctl("uncordon", "node-0")
     epoch = first.epoch()
     with StreamLoad(cluster.targets, model="one", count=8) as load:
         wait_for("streams flow", lambda: load.whole > 20, 30)
@@ -125,6 +130,11 @@ def test_a_leader_that_is_killed_under_load_costs_no_request(cluster: Cluster) -
     assert not first.leads()
     assert cluster.engines("one") == engines
     print(f"another led after {took_s:.1f} s, {load.whole} streams whole")  # noqa: T201
+
+
+def cordoned(server: Server, node: str) -> bool:
+    found = server.node(node)
+    return found is not None and bool(found["cordoned"])
 
 
 def test_fifty_requests_wake_a_sleeping_model_once_and_all_are_answered(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from llmgw.adminapi.reply import ErrorDetail, ErrorReply, ProblemReply
+from llmgw.contracts.leases import admin_url_of
 from llmgw.errors import (
     ConfigError,
     LlmgwError,
@@ -31,6 +32,7 @@ def error_response(error: LlmgwError) -> Response:
         code=code,
         param=error.param if isinstance(error, RequestError) else None,
         problems=problems,
+        leader_url=_leader_url(error),
     )
     headers = {}
     retry_after_s = getattr(error, "retry_after_s", None)
@@ -48,6 +50,12 @@ def status_of(error: LlmgwError) -> int:
 
 def json_response(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(text, status, headers=headers, media_type="application/json")
+
+
+def _leader_url(error: LlmgwError) -> str | None:
+    if isinstance(error, NotLeader) and error.leader is not None:
+        return admin_url_of(error.leader)
+    return None
 
 
 def _meaning(error: LlmgwError) -> tuple[int, str | None, str]:

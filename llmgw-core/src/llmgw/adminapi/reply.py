@@ -44,6 +44,8 @@ class ErrorDetail(Reply):
     param: str | None = None
     problems: tuple[ProblemReply, ...] = ()
     """Every problem found, where there can be several."""
+    leader_url: str | None = None
+    """With `not_leader`: the admin address of the server that leads, if it is known."""
 
 
 class ErrorReply(Reply):

@@ -18,6 +18,19 @@ class Lease:
     limit_s: float  #: how long after the start of the last good renewal the holder may act
 
 
+def named_holder(server: str, admin_url: str) -> str:
+    """Return what a server calls itself as a holder: with where operators reach it."""
+    return f"{server}{_AT}{admin_url}"
+
+
+def admin_url_of(holder: str) -> str | None:
+    """Return where operators reach a holder; None: it has not said so."""
+    return holder.partition(_AT)[2] or None
+
+
+_AT = " at "
+
+
 class LeaseStore(Protocol):
     """Grants at most one lease at a time, by its own clock. Called on a thread of its own."""
 

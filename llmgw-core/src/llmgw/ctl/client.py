@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -12,7 +13,7 @@ import httpx
 from pydantic import ValidationError
 
 from llmgw.adminapi.reply import PREFIX, ErrorReply, Reply
-from llmgw.ctl.target import Target
+from llmgw.ctl.target import Target, is_here
 from llmgw.errors import PermanentError, RequestError, TransientError
 
 T = TypeVar("T", bound=Reply)
@@ -24,8 +25,16 @@ _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 class Client:
     """One server. Raises TransientError if it cannot be reached, RequestError for its refusals."""
 
-    def __init__(self, target: Target, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """tell: hears, for the person, that a change goes to another server than the named one."""
         self._target = target
+        self._tell = tell
         headers = {"user-agent": "llmgw-ctl"}
         if target.token is not None:
             headers["authorization"] = f"Bearer {_header_safe(target.token.reveal())}"
@@ -59,9 +68,20 @@ class Client:
         etag: str | None = None,
         **query: object,
     ) -> str:
-        """Return the body of the answer to a request that changes something."""
+        """Return the body of the answer to a request that changes something.
+
+        A server that does not lead says which one does; the request is repeated there, once and
+        with the same token, unless the token would be less safe on that way than on the first.
+        """
         headers = {} if etag is None else {"if-match": etag}
-        return self._send(method, path, query=query, json=body, headers=headers).text
+        try:
+            return self._send(method, path, query=query, json=body, headers=headers).text
+        except NotLeading as refusal:
+            leader = refusal.leader_url
+            if leader is None or not _is_as_safe(leader, self._target.server):
+                raise
+        self._tell(f"{self._target.server} does not lead; sent to {leader}, which does")
+        return self._send(method, path, server=leader, query=query, json=body, headers=headers).text
 
     @contextmanager
     def stream(self, path: str, **query: object) -> Iterator[Iterator[str]]:
@@ -88,11 +108,12 @@ class Client:
         method: str,
         path: str,
         *,
+        server: str = "",
         query: Mapping[str, object],
         json: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
-        return self._ask(method, PREFIX + path, query=query, json=json, headers=headers)
+        return self._ask(method, server + PREFIX + path, query=query, json=json, headers=headers)
 
     def _ask(
         self,
@@ -119,13 +140,39 @@ class Client:
             raise PermanentError(
                 f"--server {self._target.server!r} is no URL; one looks like http://HOST:8081"
             ) from None
-        except httpx.TimeoutException:
-            raise TransientError(f"{self._target.server} did not answer in time") from None
+        except httpx.TimeoutException as error:
+            raise TransientError(f"{_asked(error)} did not answer in time") from None
         except httpx.HTTPError as error:
             raise TransientError(
-                f"{self._target.server} cannot be reached ({error}); is the server running? "
+                f"{_asked(error)} cannot be reached ({error}); is the server running? "
                 "Another one is named by --server URL or a context"
             ) from None
+
+
+class NotLeading(RequestError):
+    """The server does not lead; `leader_url` is where the one is that does, if that is known."""
+
+    def __init__(self, message: str, *, status: int, leader_url: str | None) -> None:
+        super().__init__(message, status=status, code="not_leader")
+        self.leader_url = leader_url
+
+
+def _is_as_safe(leader: str, asked: str) -> bool:
+    """Return whether a token that went to `asked` is as safe on its way to `leader`.
+
+    Not from TLS to plain text, nor in plain text from this machine into a network; and to nothing
+    but a server's bare address, as servers name theirs.
+    """
+    if not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+", leader):
+        return False
+    return leader.startswith("https:") or (
+        asked.startswith("http:") and (is_here(leader) or not is_here(asked))
+    )
+
+
+def _asked(error: httpx.HTTPError) -> str:
+    url = error.request.url
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
 def parse(kind: type[T], text: str) -> T:
@@ -165,4 +212,7 @@ def _refusal(response: httpx.Response) -> RequestError:
             f"the server answered {response.status_code} and no reason; is this the admin address?",
             status=response.status_code,
         )
+    if error.code == "not_leader":
+        url = error.leader_url
+        return NotLeading(error.message, status=response.status_code, leader_url=url)
     return RequestError(error.message, status=response.status_code, code=error.code)

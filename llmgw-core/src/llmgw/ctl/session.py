@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -85,7 +86,7 @@ def _ask_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def _connect(wishes: Wishes) -> Client:
     from llmgw.ctl.client import Client
 
-    return Client(find_target(wishes, os.environ))
+    return Client(find_target(wishes, os.environ), tell=partial(click.echo, err=True))
 
 
 pass_session = click.make_pass_decorator(Session)

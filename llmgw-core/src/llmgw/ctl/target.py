@@ -112,7 +112,7 @@ def _token(wishes: Wishes, context: Mapping[str, Any], env: Mapping[str, str]) -
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise _problem("--token-file", f"{path} cannot be read: {reason}") from None
-    if wishes.server is not None and not _is_here(wishes.server):
+    if wishes.server is not None and not is_here(wishes.server):
         return None  # this machine's token is nobody else's business
     try:
         return Secret((default_state_dir(env) / ADMIN_TOKEN_FILE).read_text().strip())
@@ -120,7 +120,8 @@ def _token(wishes: Wishes, context: Mapping[str, Any], env: Mapping[str, str]) -
         return None
 
 
-def _is_here(server: str) -> bool:
+def is_here(server: str) -> bool:
+    """Return whether a server's URL or address is on this machine."""
     from urllib.parse import urlsplit
 
     text = server if "://" in server else f"//{server}"

@@ -20,7 +20,7 @@ from llmgw.config.addresses import Address
 from llmgw.config.loading import Loaded
 from llmgw.config.server import ServerSettings
 from llmgw.contracts.dispatch import Dispatcher, DispatcherContext
-from llmgw.contracts.leases import LeaseStore
+from llmgw.contracts.leases import LeaseStore, named_holder
 from llmgw.contracts.sinks import UsageSource
 from llmgw.control.plane import ControlPlane
 from llmgw.domain.catalog import Model
@@ -289,7 +289,7 @@ def _holder(settings: ServerSettings) -> str:
         return server_name()  # the system chooses it, which is for tests
     host = socket.gethostname() if admin.host in ("0.0.0.0", "::") else admin.host
     scheme = "https" if settings.tls.certificate else "http"
-    return f"{server_name()} at {scheme}://{Address(host, admin.port)}"
+    return named_holder(server_name(), f"{scheme}://{Address(host, admin.port)}")
 
 
 def _chosen(supplied: Supplied[T], name: str, setting: str) -> T:
