@@ -25,9 +25,12 @@ from llmgw.testing.fake_adapter import FakeEngineAdapter
 
 
 class RecordingRouter:
-    """Both sinks and the usage source of one router."""
+    """Both sinks and the usage source of one router, and what it says it has in force."""
 
     def __init__(self) -> None:
+        self.serial = 0
+        self.confirms = True  #: at once; False: not even what comes from now on
+        self._in_force = 0
         self.endpoints: list[tuple[Endpoint, ...]] = []
         self.models: list[tuple[ModelStatus, ...]] = []
         self.epochs: list[Epoch] = []
@@ -36,6 +39,15 @@ class RecordingRouter:
     def publish_endpoints(self, endpoints: tuple[Endpoint, ...], epoch: Epoch) -> None:
         self.endpoints.append(endpoints)
         self.epochs.append(epoch)
+        self.serial += 1
+        self._in_force = self.serial if self.confirms else self._in_force
+
+    def in_force(self) -> int:
+        return self._in_force
+
+    def confirm(self, serial: int) -> None:
+        """Say that all up to this one is in force."""
+        self._in_force = serial
 
     def publish_catalog(self, models: tuple[ModelStatus, ...], epoch: Epoch) -> None:
         self.models.append(models)
@@ -76,6 +88,7 @@ class Site:
         fleet: MemoryDispatcher,
         *,
         adapter: EngineAdapter | None = None,
+        usage_is_known: bool = True,
         **settings: Any,
     ) -> None:
         self.clock = clock
@@ -89,7 +102,8 @@ class Site:
             clock=clock,
             endpoint_sinks=[self.router],
             catalog_sinks=[self.router],
-            usage=self.router,
+            published=self.router,
+            usage=self.router if usage_is_known else None,
             jitter=lambda: 0.0,
         )
         fleet.attach(self.plane.reports)

@@ -219,6 +219,48 @@ async def test_a_failed_new_version_leaves_the_old_one_serving(site: Any) -> Non
     assert len([1 for _, command in site.fleet.sent if type(command) is StartShard]) == 2
 
 
+async def test_a_removed_model_is_not_stopped_before_every_router_confirms_it(site: Any) -> None:
+    await site.serve([values.model("m"), values.model("n")], values.inventory("n1"))
+    site.router.confirms = False
+    site.plane.set_catalog([values.model("n")])
+    await site.turn()
+    withdrawn = site.router.serial
+    assert not any(item.startswith("m") for item in site.router.ids)
+    site.plane.set_catalog([values.model("n", aliases=("later",))])
+    await site.turn(7)  # 3.5 s: above what proxies without a voice are given
+    assert not stops(site)
+    assert site.router.serial > withdrawn
+    site.router.confirm(withdrawn)
+    await site.turn(2)
+    assert len(stops(site)) == 1
+
+
+async def test_a_router_that_never_confirms_holds_up_no_stop_for_ever(site: Any) -> None:
+    await site.serve([values.model("m")], values.inventory("n1"))
+    site.router.confirms = False
+    site.plane.set_catalog([])
+    await site.turn(9)
+    assert not stops(site)
+    await site.turn(3)
+    assert len(stops(site)) == 1
+
+
+async def test_what_a_router_sent_before_it_confirmed_is_waited_for(site: Any) -> None:
+    await site.serve([values.model("m")], values.inventory("n1"))
+    (endpoint,) = site.router.ids
+    site.router.use(endpoint, in_flight=1)
+    site.plane.set_catalog([])
+    await site.turn(20)
+    assert not stops(site)
+    site.router.use(endpoint)
+    await site.turn(2)
+    assert len(stops(site)) == 1
+
+
+def stops(site: Any) -> list[Any]:
+    return [command for _, command in site.fleet.sent if isinstance(command, StopShard)]
+
+
 async def fail_rollout(site: Any) -> None:
     """Bring a second version of `m` to its end on `n1`, while the first one serves."""
     await site.serve([values.model("m")], values.inventory("n1"))

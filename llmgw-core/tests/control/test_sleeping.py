@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -62,8 +63,10 @@ async def test_an_idle_model_goes_to_sleep_and_a_used_one_does_not(site: Any) ->
     assert site.router.status("m").state is ModelState.ASLEEP
 
 
-async def test_without_a_usage_source_nothing_is_known_to_be_idle(site: Any) -> None:
-    site.plane.view._observer._usage = None
+async def test_without_a_usage_source_nothing_is_known_to_be_idle(
+    make_site: Callable[..., Any],
+) -> None:
+    site = make_site(usage_is_known=False)
     await site.serve([sleepy("m")], values.inventory("n1"))
     site.plane.nudge("m")
     await site.settle()

@@ -33,6 +33,23 @@ class UsageSource(Protocol):
     def usage(self) -> RouterUsage: ...
 
 
+class Published(Protocol):
+    """What routers have made of what they were told."""
+
+    @property
+    def serial(self) -> int:
+        """Number of what was published last; a later one is higher."""
+        ...
+
+    def in_force(self) -> int:
+        """Return the newest serial that every router has in force.
+
+        A router that has fallen silent does not count after a while, or one that died would hold
+        up every change.
+        """
+        ...
+
+
 class Nudge(Protocol):
     """Somebody waits for a model that has no endpoint."""
 

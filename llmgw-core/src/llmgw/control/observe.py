@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llmgw.contracts.sinks import UsageSource
+from llmgw.contracts.sinks import Published, UsageSource
 from llmgw.control.decide.lifecycle import settled
 from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, Limits, ReplicaRecord
 from llmgw.control.state.desired import Desired
@@ -39,6 +39,18 @@ class Stores:
             self.desired.revision += 1
 
 
+class _AtOnce:
+    """Routers that have in force at once what they are told."""
+
+    serial = 0
+
+    def in_force(self) -> int:
+        return self.serial
+
+
+AT_ONCE: Published = _AtOnce()
+
+
 class Observer:
     """Makes snapshots. Judging silence is part of looking, so that no view shows a stale state."""
 
@@ -50,12 +62,14 @@ class Observer:
         limits: Limits,
         settle_s: float,
         usage: UsageSource | None,
+        published: Published,
     ) -> None:
         self._stores = stores
         self._engines = engines
         self._limits = limits
         self._settle_s = settle_s
         self._usage = usage
+        self._published = published
         self._was_settled = False
         self.settles_in_s: float | None = None
         self.silence_recheck_s: float | None = None
@@ -93,6 +107,8 @@ class Observer:
         stores = self._stores
         fingerprint = self.fingerprint(now)
         lease = stores.leadership.lease(now)
+        # In this order: what a router sent before it confirmed a table is in the usage it reports.
+        withdrawn = stores.desired.withdrawn(self._published.in_force())
         usage = self._usage.usage() if self._usage is not None else RouterUsage()
         nodes = dict(stores.inventory.nodes)
         self.latest = ClusterSnapshot(
@@ -107,6 +123,7 @@ class Observer:
             replicas=self._records(fingerprint, now),
             engines=self._engines,
             usage=usage,
+            withdrawn=withdrawn,
             usage_known=self._usage is not None,
             loads=stores.inventory.loads(),
             wanted=dict(stores.wake.wanted),

@@ -14,7 +14,14 @@ from llmgw.contracts.dispatch import Dispatcher
 from llmgw.contracts.engine import EngineAdapter, Installable, Sleeps
 from llmgw.contracts.leases import LeaseStore
 from llmgw.contracts.placement import PlacementPolicy
-from llmgw.contracts.sinks import CatalogSink, EndpointSink, ReportSink, Sink, UsageSource
+from llmgw.contracts.sinks import (
+    CatalogSink,
+    EndpointSink,
+    Published,
+    ReportSink,
+    Sink,
+    UsageSource,
+)
 from llmgw.contracts.weights import WeightSource
 from llmgw.control.decide.checks import catalog_problems
 from llmgw.control.decide.lifecycle import SilenceLimits
@@ -23,7 +30,7 @@ from llmgw.control.loops.intake import Intake
 from llmgw.control.loops.leadership import LeadershipLoop
 from llmgw.control.loops.publisher import Publisher
 from llmgw.control.loops.reconciler import EventLog, Reconciler
-from llmgw.control.observe import Observer, Stores
+from llmgw.control.observe import AT_ONCE, Observer, Stores
 from llmgw.control.state.desired import Desired
 from llmgw.control.state.inventory import Inventory, NodeIntent
 from llmgw.control.state.leases import Leadership, MemoryLeases
@@ -64,6 +71,7 @@ class ControlPlane:
         holder: str = "this server",
         endpoint_sinks: Sequence[EndpointSink] = (),
         catalog_sinks: Sequence[CatalogSink] = (),
+        published: Published | None = None,
         sinks: Sequence[Sink] = (),
         usage: UsageSource | None = None,
         events: EventLog | None = None,
@@ -72,8 +80,9 @@ class ControlPlane:
     ) -> None:
         """Wire it.
 
-        lease_store: None makes this server the only one, which always leads. agent_version:
-        newest `MAJOR.MINOR` of agents that get work; "" accepts any.
+        lease_store: None makes this server the only one, which always leads. published: says
+        what the sinks have in force; None: all at once. agent_version: newest `MAJOR.MINOR` of
+        agents that get work; "" accepts any.
         """
         self.settings = settings
         self._adapters = engines
@@ -106,6 +115,7 @@ class ControlPlane:
             limits=_limits(settings, agent_version),
             settle_s=settings.settle,
             usage=usage,
+            published=published or AT_ONCE,
         )
         self._reconciler = Reconciler(
             self._stores,
@@ -121,6 +131,7 @@ class ControlPlane:
             observer,
             endpoint_sinks=endpoint_sinks,
             catalog_sinks=catalog_sinks,
+            published=published or AT_ONCE,
             sinks=sinks,
             clock=clock,
             interval_s=settings.publish_interval,

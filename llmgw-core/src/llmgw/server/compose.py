@@ -199,6 +199,7 @@ def _fleet(
         holder=_holder(settings),
         endpoint_sinks=[endpoints],
         catalog_sinks=[router, feed],
+        published=feed,
         sinks=tuple(registry.sinks(settings.plugins).objects.values()),
         usage=UsageOfAll([router, feed]),
         events=store.events,

@@ -15,7 +15,7 @@ from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, Limits
 from llmgw.control.loops.carrying import Carrier
 from llmgw.control.loops.intake import Intake
 from llmgw.control.loops.leadership import RENEW_EVERY_S, TRY_EVERY_S, LeadershipLoop
-from llmgw.control.observe import Fingerprint, Observer, Stores
+from llmgw.control.observe import AT_ONCE, Fingerprint, Observer, Stores
 from llmgw.control.state.desired import Desired
 from llmgw.control.state.inventory import Inventory
 from llmgw.control.state.leases import Leadership
@@ -120,7 +120,12 @@ class SimServer:
         self._published: Fingerprint | None = None
         self._heard_at = float("-inf")
         self._observer = Observer(
-            self.stores, engines=engines, limits=limits, settle_s=30.0, usage=usage
+            self.stores,
+            engines=engines,
+            limits=limits,
+            settle_s=30.0,
+            usage=usage,
+            published=AT_ONCE,
         )
         self._loop = LeadershipLoop(
             self.stores, lease_store, holder=name, clock=time, jitter=lambda: 0.5, call=_at_once
@@ -189,6 +194,7 @@ class SimServer:
             if fingerprint == self._published and self.endpoints != before:
                 raise AssertionError(f"{self.name} would have overlooked a change of endpoints")
             self._published = fingerprint
+            self.stores.desired.note_withdrawals(self.endpoints, AT_ONCE.serial)
         self.statuses = model_statuses(
             snapshot,
             self.endpoints,

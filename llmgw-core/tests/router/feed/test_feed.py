@@ -10,6 +10,7 @@ import anyio
 import httpx
 import pytest
 
+from llmgw.adminapi.feed_messages import NOT_YET, RouterReport, encode_report
 from llmgw.domain.endpoints import (
     Endpoint,
     EndpointUsage,
@@ -437,3 +438,27 @@ def test_what_routers_know_is_summed() -> None:
         },
         queued={M: 3},
     )
+
+
+async def test_what_is_in_force_is_what_the_slowest_router_that_still_reports_has() -> None:
+    clock = FakeClock()
+    source = FeedSource(cluster="c", server="s", clock=clock)
+    assert source.in_force() == source.serial
+    for name in ("one", "two"):
+        source.publish_endpoints(endpoints(name), Epoch(1))
+
+    async def report(router: str, applied: int | None) -> None:
+        said = RouterReport(router=router, applied=applied, usage=RouterUsage())
+        await source.receive(encode_report(said))
+
+    newest = source.serial
+    await report("quick", newest)
+    await report("slow", newest - 1)
+    await report("fed by another server", None)
+    assert source.in_force() == newest - 1
+    assert not source.all_applied()
+    await report("new", NOT_YET)
+    assert source.in_force() == NOT_YET
+    await clock.advance(16)
+    await report("quick", newest)
+    assert source.all_applied(), "those that are silent are not waited for"

@@ -25,9 +25,10 @@ def leave(snapshot: ClusterSnapshot, record: ReplicaRecord, because: str) -> Ste
     """Return the next step out.
 
     Stopping what routers still know turns a planned change into failed requests, so a replica
-    that may hold requests is drained: it is un-routed at once, and stopped when routers and
-    engine say that nothing is open, or at the drain limit. What could serve again as it is sleeps
-    instead, where its engine can.
+    that may hold requests is drained: it is un-routed at once, and stopped when every router has
+    confirmed that (or is not waited for any longer), and routers and engine say that nothing is
+    open; or at the drain limit. What could serve again as it is sleeps instead, where its engine
+    can.
     """
     limits, order = snapshot.limits, record.order
     if order is not None and order.intent is Intent.STOP:
@@ -53,14 +54,15 @@ def leave(snapshot: ClusterSnapshot, record: ReplicaRecord, because: str) -> Ste
         return Step(
             action=StopReplica(replica=record.id, because=f"{because}; drain limit reached")
         )
-    if drained_s >= limits.withdraw_for and not is_busy(snapshot, record):
+    confirmed = record.id in snapshot.withdrawn or drained_s >= limits.acknowledge_within
+    if drained_s >= limits.withdraw_for and confirmed and not is_busy(snapshot, record):
         return Step(action=_sleep_or_stop(snapshot, record, because))
     reported = all(shard.state is ShardState.DRAINING for shard in record.replica.shards)
     repeat = None if reported else DrainReplica(replica=record.id, because=because)
     left_s = limits.withdraw_for - drained_s
     return Step(
         action=repeat,
-        # A busy replica is looked at again when usage is: at each pass of the loop.
+        # One that is busy, or not confirmed, is looked at again when routers have reported.
         recheck_after_s=left_s if left_s > 0 else min(1.0, limits.drain_limit - drained_s),
     )
 

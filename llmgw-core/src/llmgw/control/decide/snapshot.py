@@ -140,7 +140,10 @@ class Limits:
     crash_limit: int = 5
     drain_limit: float = 300.0
     resend_after: float = 5.0  #: an order that its node has not reported is sent again
-    withdraw_for: float = 2.0  #: at least this long between un-routing and stopping
+    withdraw_for: float = 2.0
+    """At least this long between un-routing and stopping: proxies that are fed by sinks, and
+    routers of followers that cannot reach the leader, do not say what they have in force."""
+    acknowledge_within: float = 5.0  #: a router that has not un-routed it by then is not waited for
     surge: int = 1  #: replicas of a new version started at a time, besides the old ones
     scale_up_after: float = 15.0  #: load above target for this long
     scale_down_after: float = 300.0  #: load below target for this long
@@ -185,6 +188,8 @@ class ClusterSnapshot:
     replicas: tuple[ReplicaRecord, ...] = ()
     engines: Mapping[str, Engine] = field(default_factory=dict)
     usage: RouterUsage = field(default_factory=RouterUsage)
+    withdrawn: frozenset[ReplicaId] = frozenset()
+    """Those that drain by order and get no new request, as every router has confirmed."""
     usage_known: bool = False  #: False: no router reports, so nothing is known to be idle
     loads: Mapping[ShardId, EngineLoad] = field(default_factory=dict)
     wanted: Mapping[ModelName, Wanted] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from llmgw.clock import Clock
-from llmgw.contracts.sinks import CatalogSink, EndpointSink, Sink
+from llmgw.contracts.sinks import CatalogSink, EndpointSink, Published, Sink
 from llmgw.control.decide.endpoints import MadeEndpoints, find_endpoints, model_statuses
 from llmgw.control.decide.snapshot import ClusterSnapshot
 from llmgw.control.observe import Fingerprint, Observer, Stores
@@ -38,6 +38,7 @@ class Publisher:
         *,
         endpoint_sinks: Sequence[EndpointSink],
         catalog_sinks: Sequence[CatalogSink],
+        published: Published,
         sinks: Sequence[Sink],
         clock: Clock,
         interval_s: float,
@@ -46,6 +47,7 @@ class Publisher:
         self._observer = observer
         self._endpoint_sinks = endpoint_sinks
         self._catalog_sinks = catalog_sinks
+        self._told = published
         self._feeds = [_SinkFeed(sink, clock) for sink in sinks]
         self._clock = clock
         self._interval_s = interval_s
@@ -98,6 +100,7 @@ class Publisher:
             self._endpoints = (epoch, endpoints)
             for endpoint_sink in self._endpoint_sinks:
                 endpoint_sink.publish_endpoints(endpoints, epoch)
+        self._stores.desired.note_withdrawals(endpoints, self._told.serial)
         for feed in self._feeds:
             feed.offer((endpoints, statuses))
 

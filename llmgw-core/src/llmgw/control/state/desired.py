@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmgw.control.decide.reconcile import Decision
@@ -15,6 +15,7 @@ from llmgw.control.decide.snapshot import (
     Setback,
 )
 from llmgw.domain.catalog import Model, spec_hash
+from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import ModelName, NodeId, ProfileName, ReplicaId
 from llmgw.domain.plans import (
     Action,
@@ -62,6 +63,7 @@ class Desired:
         self.next_number = 1
         self.catalog = Catalog(hashes={}, created={})
         self.orders: dict[ReplicaId, Order] = {}
+        self._withdrawn: dict[ReplicaId, int] = {}  #: serial that routers were told so with
         self.avoided: dict[tuple[str, NodeId], Avoidance] = {}
         self.setbacks: Mapping[ModelName, Setback] = {}
         self.pressure: Mapping[ModelName, Pressure] = {}
@@ -84,6 +86,7 @@ class Desired:
     def begin_leadership(self) -> None:
         """Start without orders: nodes report what runs, and an old order would be a second truth."""
         self.orders.clear()
+        self._withdrawn.clear()
         self.avoided.clear()
         self.setbacks, self.pressure = {}, {}
         self.next_number = 1
@@ -112,6 +115,7 @@ class Desired:
 
     def drop(self, replica: ReplicaId) -> None:
         """The order has been carried out, or its node is gone for good."""
+        self._withdrawn.pop(replica, None)
         if self.orders.pop(replica, None) is not None:
             self.revision += 1
 
@@ -144,6 +148,21 @@ class Desired:
         )
         self.revision += 1
 
+    def note_withdrawals(self, endpoints: Iterable[Endpoint], serial: int) -> None:
+        """Note with which serial routers were first told of what drains by order."""
+        new = {
+            order.replica
+            for order in self.orders.values()
+            if order.intent is Intent.DRAIN and order.replica not in self._withdrawn
+        }
+        if new:
+            new -= {item.replica for item in endpoints if item.replica and not item.draining}
+            self._withdrawn.update(dict.fromkeys(new, serial))
+
+    def withdrawn(self, in_force: int) -> frozenset[ReplicaId]:
+        """Return what drains by order and is out of every router that has this serial in force."""
+        return frozenset(id_ for id_, serial in self._withdrawn.items() if serial <= in_force)
+
     def blocked_ports(self, now: float) -> frozenset[tuple[str, int]]:
         """Return (machine, port) of ports that strangers were found on lately."""
         self._blocked = {key: until for key, until in self._blocked.items() if until > now}
@@ -174,6 +193,7 @@ class Desired:
         intent = _INTENTS[type(action)]
         if before is not None and before.intent is intent:
             return False
+        self._withdrawn.pop(action.replica, None)
         record = records[action.replica]
         grace_s = action.grace_s if isinstance(action, StopReplica) else None
         victim_for = victims.get(action.replica, before.victim_for if before else None)

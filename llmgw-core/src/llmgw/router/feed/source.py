@@ -184,14 +184,28 @@ class FeedSource:
             heard.report.usage for heard in self._heard.values() if now - heard.at < _SILENT_S
         )
 
+    @property
+    def serial(self) -> int:
+        return self._snapshot.serial
+
+    def in_force(self) -> int:
+        """Return the newest table that every router has in force which takes its table from here.
+
+        `NOT_YET` if one has none of them.
+        """
+        now = self._clock.monotonic()
+        return min(
+            (
+                heard.report.applied
+                for heard in self._heard.values()
+                if heard.report.applied is not None and now - heard.at < _SILENT_S
+            ),
+            default=self.serial,
+        )
+
     def all_applied(self) -> bool:
         """Say whether every router that takes its table from here has the newest one in force."""
-        now = self._clock.monotonic()
-        return all(
-            heard.report.applied in (None, self._snapshot.serial)
-            for heard in self._heard.values()
-            if now - heard.at < _SILENT_S
-        )
+        return self.in_force() == self.serial
 
 
 def summed(usages: Iterable[RouterUsage]) -> RouterUsage:
