@@ -2,6 +2,7 @@
 
 # ruff: noqa: N802 -- NVML's own names
 
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from llmgw.domain.ids import DeviceId
 from llmgw.domain.nodes import Device, DeviceHealth
 from llmgw_agent.node.hardware.amd import AmdProbe
-from llmgw_agent.node.hardware.fabric import fabric_labels
+from llmgw_agent.node.hardware.fabric import fabric_labels, interface_addresses
 from llmgw_agent.node.hardware.machine import memory_mib
 from llmgw_agent.node.hardware.nvidia import NvidiaProbe
 from llmgw_agent.node.hardware.watch import DeviceWatch
@@ -331,3 +332,19 @@ async def test_a_probe_that_breaks_takes_no_other_along() -> None:
     bad.broken = True
     health = {item.vendor: item.health for item in await watch.read()}
     assert health == {"bad": DeviceHealth.FAILED, "good": DeviceHealth.OK}
+
+
+def test_the_addresses_of_interfaces_are_those_that_this_machine_has(tmp_path: Path) -> None:
+    inet6 = tmp_path / "if_inet6"
+    inet6.write_text(
+        "fe80000000000000000000000000beef 03 40 20 80     far0\n"
+        "20010db8000000000000000000000007 03 40 00 80     far0\n"
+        "20010db8000000000000000000000008 03 40 00 80     far0\n"
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+    )
+    found = interface_addresses(inet6)
+    assert found.pop("far0.address") == "2001:db8::7"
+    assert "lo.address" not in found
+    for address in found.values():
+        with socket.socket(socket.AF_INET) as listening:
+            listening.bind((address, 0))

@@ -52,7 +52,11 @@ class Inventory:
         self._clock = clock
         self._boot_id = processes.boot_id()
         self._machine_id = machine.machine_id()
-        self._fabric = {**fabric.fabric_labels(), **settings.fabric}
+        self._fabric = {
+            **fabric.interface_addresses(),
+            **fabric.fabric_labels(),
+            **settings.fabric,
+        }
         self._engines = engines()
         self._ram_mib, self._available_mib = machine.memory_mib()
         self._disk_free_mib = machine.disk_free_mib(weights_folder)

@@ -250,7 +250,9 @@ class ControlSettings(Section):
     port_range: tuple[int, int] = (20000, 29999)
     """Ports for engines, inclusive."""
     mgmt_interface: str | None = None
-    """Without effect in this release; an agent's `data_address` says where engines meet."""
+    """Network interface, such as `eth1`, at whose addresses the ranks of a replica over several
+    nodes meet, where all of them have it and the fabric has no address of its own; null: at the
+    agents' `data_address`."""
     placement_policy: str = "pack"
     """Name of the policy that ranks places: `pack`, `spread`, `fabric`, or a plugin's."""
     dispatcher: str = "grpc"

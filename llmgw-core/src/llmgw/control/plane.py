@@ -273,6 +273,7 @@ def _limits(settings: ControlSettings, agent_version: str) -> Limits:
         max_backoff=settings.max_backoff,
         crash_limit=settings.crash_limit,
         drain_limit=settings.drain_limit,
+        mgmt_interface=settings.mgmt_interface,
         agent_version=agent_version,
     )
 

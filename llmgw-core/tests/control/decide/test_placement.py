@@ -132,6 +132,38 @@ def test_a_gang_goes_to_nodes_that_share_a_fabric_or_nowhere(snapshot: MakeSnaps
     assert where(place(snapshot([gang(3, fabric="ib")], nodes))) == ["gang_too_small"]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "last", "met"),
+    [
+        (None, {"eth1.address": "10.1.0.2"}, ["192.0.2.1", "192.0.2.2"]),
+        ("eth1", {"eth1.address": "10.1.0.2"}, ["10.1.0.1", "10.1.0.2"]),
+        ("eth1", {}, ["192.0.2.1", "192.0.2.2"]),
+        ("eth1", {"eth1.address": "10.1.0.2", "ib.address": "10.9.0.2"}, ["10.9.0.1", "10.9.0.2"]),
+    ],
+    ids=["not asked for", "on all nodes", "not on all nodes", "a fabric comes first"],
+)
+def test_a_gang_meets_in_one_network(
+    snapshot: MakeSnapshot, wanted: str | None, last: dict[str, str], met: list[str]
+) -> None:
+    first = {"ib": "left", "ib.address": "10.9.0.1", "eth1.address": "10.1.0.1"}
+    nodes = [
+        values.inventory(name, devices=2, fabric=fabric, data_address=f"192.0.2.{number}")
+        for number, (name, fabric) in enumerate(
+            [("a", first), ("b", {"ib": "left", **last})], start=1
+        )
+    ]
+    limits = Limits(mgmt_interface=wanted)
+    (answer,) = place(snapshot([gang(2, fabric="ib")], nodes, limits=limits))
+    assert isinstance(answer, Placement)
+    assert [peer.address for peer in answer.shards[0][1].peers] == met
+
+
+def test_a_bridge_of_the_same_address_everywhere_is_no_fabric(snapshot: MakeSnapshot) -> None:
+    bridge = {"docker0.address": "172.17.0.1"}
+    nodes = [values.inventory(name, devices=2, fabric=bridge) for name in ("a", "b")]
+    assert where(place(snapshot([gang(2)], nodes))) == ["gang_too_small"]
+
+
 def test_a_gang_that_does_not_fit_books_nothing(snapshot: MakeSnapshot) -> None:
     nodes = [
         values.inventory("a", devices=2, fabric={"ib": "x"}),

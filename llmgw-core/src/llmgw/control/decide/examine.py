@@ -141,7 +141,8 @@ def _refused_node(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
             Code.FABRIC_MISSING,
             f"{name} has no fabric label {fabric}",
             wants=fabric,
-            have=", ".join(sorted(inventory.fabric)) or "no fabric",
+            have=", ".join(sorted(key for key in inventory.fabric if not key.endswith(".address")))
+            or "no fabric",
             hint=f"label the agents that this fabric joins: `--fabric {fabric}=NAME`",
         )
     if need.engine is None:

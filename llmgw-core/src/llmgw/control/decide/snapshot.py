@@ -151,6 +151,7 @@ class Limits:
     sleep_within: float = 180.0  #: an engine that is not asleep by then is stopped
     sleep_limit: float = 86_400.0  #: asleep for longer, it is stopped: its memory is worth more
     fair_wait: float = 60.0  #: a waiting model may end a busy one of equal rank after this long
+    mgmt_interface: str | None = None  #: whose addresses gangs meet at, but for those of fabrics
     agent_version: str = ""  #: newest `MAJOR.MINOR` accepted; empty: any
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llmgw.contracts.placement import Candidate
 from llmgw.control.decide.accounts import Accounts
 from llmgw.control.decide.need import Need
@@ -18,16 +20,16 @@ def make_specs(
     ports = {offer.node: accounts.free_ports(offer.node, need.ports) for offer in candidate.offers}
     peers: tuple[Peer, ...] = ()
     if need.shards > 1:
-        fabric = _common_fabric(accounts, candidate, need)
+        addresses = _addresses(accounts, candidate, need)
         peers = tuple(
             Peer(
                 rank=rank,
                 node=offer.node,
-                address=_address(accounts.nodes[offer.node].inventory, fabric),
+                address=address,
                 ports=ports[offer.node],
                 devices=len(offer.devices),
             )
-            for rank, offer in enumerate(candidate.offers)
+            for rank, (offer, address) in enumerate(zip(candidate.offers, addresses, strict=True))
         )
     specs: list[tuple[NodeId, ShardSpec]] = []
     for rank, offer in enumerate(candidate.offers):
@@ -68,18 +70,27 @@ def make_specs(
     return tuple(specs)
 
 
-def _common_fabric(accounts: Accounts, candidate: Candidate, need: Need) -> str | None:
+def _addresses(accounts: Accounts, candidate: Candidate, need: Need) -> tuple[str, ...]:
+    """Return where the nodes of a gang reach each other, by rank: all in the same network.
+
+    That is the fabric's (`<fabric>.address`), else that of `control.mgmt_interface`, else the one
+    in which routers reach engines.
+    """
+    nodes = [accounts.nodes[offer.node].inventory for offer in candidate.offers]
+    for network in (_common_fabric(nodes, need), accounts.snapshot.limits.mgmt_interface):
+        found = [node.fabric.get(f"{network}.address") for node in nodes]
+        if all(found):
+            return tuple(address for address in found if address)
+    return tuple(node.data_address for node in nodes)
+
+
+def _common_fabric(nodes: Sequence[NodeInventory], need: Need) -> str | None:
     if need.node_fabric is not None:
         return need.node_fabric
-    first, *others = (accounts.nodes[offer.node].inventory.fabric for offer in candidate.offers)
+    first, *others = nodes
     shared = (
         key
-        for key, value in sorted(first.items())
-        if not key.endswith(".address") and all(other.get(key) == value for other in others)
+        for key, value in sorted(first.fabric.items())
+        if not key.endswith(".address") and all(node.fabric.get(key) == value for node in others)
     )
     return next(shared, None)
-
-
-def _address(inventory: NodeInventory, fabric: str | None) -> str:
-    """Return where peers reach the node: on the fabric (`<fabric>.address`), if it says so."""
-    return inventory.fabric.get(f"{fabric}.address", inventory.data_address)

@@ -40,5 +40,6 @@ def _shared(candidate: Candidate) -> set[str]:
     return {
         f"{key}={value}"
         for key, value in first.fabric.items()
-        if all(offer.fabric.get(key) == value for offer in others)
+        # A bridge has the same address on every machine, and joins none of them.
+        if not key.endswith(".address") and all(offer.fabric.get(key) == value for offer in others)
     }
