@@ -51,8 +51,9 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt: bytes  #: the raw messages or prompt, at most `prompt_bytes` of it; b"" unless asked for
     body_bytes: int
     seed: float  #: 0.0 up to but never 1.0, drawn once per request
-    alone: bool = False
-    """An engine died with such a request in flight: core keeps it away from others."""
+    suspect: bytes = b""
+    """Its fingerprint, where an engine has died with such a request in flight: core keeps it away
+    from others, and its like together. For balancers it means nothing."""
 
 
 class Balancer(Protocol):

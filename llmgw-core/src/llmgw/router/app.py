@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import anyio
-import anyio.to_thread
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
 from llmgw.clock import Clock, SystemClock
-from llmgw.config.server import RouterSettings, TracingSettings
+from llmgw.config.server import RouterSettings
 from llmgw.contracts.balancing import BalancerFactory
 from llmgw.contracts.engine import EngineAdapter
 from llmgw.contracts.sinks import Nudge
@@ -22,14 +19,13 @@ from llmgw.domain.endpoints import Endpoint, ModelStatus, RouterUsage
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.domain.usage import UsageRecord
-from llmgw.errors import ConfigError, Problem
 from llmgw.router.access import AccessLog, AccessRecord, ByteSink, RotatingFile, trace_id_of
 from llmgw.router.admission import Admission
 from llmgw.router.api import build_api
 from llmgw.router.forward import Ending, ForwardParts
+from llmgw.router.forward.deaths import Deaths, InFlight
 from llmgw.router.forward.legs import Legs
-from llmgw.router.forward.parts import Tracing
-from llmgw.router.front import Connection, Cors, Front, Limits
+from llmgw.router.front import Connection, Cors, Front, Limits, exchanges
 from llmgw.router.ingress import Ingress
 from llmgw.router.ingress.ingress import Tables
 from llmgw.router.keys import KeyTable
@@ -37,7 +33,7 @@ from llmgw.router.loads import LoadPoller
 from llmgw.router.metrics import Now, RouterMetrics
 from llmgw.router.pool import ConnectionPool, Looks
 from llmgw.router.routes import hot_table
-from llmgw.router.selection import Outcome, Quarantine, Reservation, Selector, compile_profiles
+from llmgw.router.selection import Outcome, Reservation, Selector, compile_profiles
 from llmgw.router.table import Table
 from llmgw.router.timers import TimerWheel
 from llmgw.router.usage import UsageLedger
@@ -53,8 +49,7 @@ class Router:
 
     Give `protocol` to `uvicorn.Config(http=…)` and `asgi` to its first argument; run `run`
     beside it. state_dir: where access records go; None, and no access_stream: nowhere.
-    keys_open: no API key is asked for. Raises ConfigError where tracing is asked for and its
-    packages are missing.
+    keys_open: no API key is asked for.
     """
 
     def __init__(
@@ -99,20 +94,18 @@ class Router:
         if settings.access_log and access_stream is not None:
             self._access = AccessLog(access_stream)
         self._draining = False
-        self._tracing = _tracing_of(settings.tracing)
         self.forward = ForwardParts(
             deadlines=settings.deadlines,
             clock=self.clock,
             wheel=self.wheel,
             selector=self.selector,
             admission=self.admission,
-            quarantine=Quarantine(),
+            deaths=Deaths(self.pool, self.selector, self.clock, self._in_flight),
             pool=self.pool,
             legs=self._legs,
             metrics=self.metrics,
             suspect=self.loads.suspect,
-            ended=self._tracing.ending(self._ended) if self._tracing else self._ended,
-            tracing=self._tracing,
+            ended=self._ended,
         )
         self.front = Front(
             limits=Limits.of(settings),
@@ -167,6 +160,9 @@ class Router:
             frozenset(str(item) for item in ids), frozenset(route.name for route in table.routes)
         )
 
+    def _in_flight(self) -> Iterable[InFlight]:
+        return exchanges(self.front)
+
     def usage(self) -> RouterUsage:
         """Return how idle each endpoint is, and how many wait for each model."""
         return RouterUsage(endpoints=self.selector.usage(), queued=self.admission.queued())
@@ -204,9 +200,6 @@ class Router:
             await self.pool.aclose()
             if self._access is not None:
                 self._access.close()
-            if self._tracing is not None:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(self._tracing.close)
 
     async def _keep_house(self) -> None:
         ticks = 0
@@ -284,18 +277,3 @@ class Router:
                     completion_tokens=completion,
                 )
             )
-
-
-def _tracing_of(settings: TracingSettings | None) -> Tracing | None:
-    """Return what makes spans; imported only where it is asked for, since its packages are an
-    extra."""
-    if settings is None:
-        return None
-    try:
-        tracing = importlib.import_module("llmgw.router.tracing")
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("llmgw"):
-            raise
-        message = "needs a package that is not installed; run: pip install 'llmgw-core[otel]'"
-        raise ConfigError("settings", [Problem(path="router.tracing", message=message)]) from None
-    return cast(Tracing, tracing.RequestTracing(settings))

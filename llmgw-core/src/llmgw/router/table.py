@@ -38,6 +38,7 @@ class Why(StrEnum):
     NO_ENDPOINT = "no_endpoint"  #: none is published, or all of them drain or are stuck
     SATURATED = "saturated"  #: all that could be used are full
     EXCLUDED = "excluded"  #: only those are left that this request has tried
+    HELD_BACK = "held_back"  #: it is a suspect, and where its like runs there is no room
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Bench:
             prompt=given.pop("prompt", b""),
             body_bytes=given.pop("body_bytes", 400),
             seed=seed,
+            suspect=given.pop("suspect", b""),
         )
         return self.selector.reserve(self.route, request, **given)
 

@@ -11,7 +11,7 @@ from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId, ModelName
 from llmgw.errors import RequestError
 from llmgw.router.selection import Outcome, Reservation
-from llmgw.router.selection.state import Condition
+from llmgw.router.selection.state import Condition, Death
 from llmgw.router.table import Unavailable, Why
 
 Bench = Any
@@ -351,8 +351,37 @@ def test_a_suspect_goes_alone_where_it_can(
     bench = make_bench(default_profile="round_robin")
     bench.publish(make_endpoint("a"), make_endpoint("b"))
     bench.take(exclude=only("a"))
-    assert {bench.take(alone=True).endpoint.id} == {"b"}
-    assert isinstance(bench.ask(alone=True), Reservation), "none is idle: any will do"
+    assert bench.take(suspect=b"1").endpoint.id == "b"
+    assert isinstance(bench.ask(suspect=b"2"), Reservation), "none is idle: any will do"
+
+
+def test_copies_of_a_suspect_go_where_one_runs_and_nowhere_else(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench(default_profile="round_robin")
+    bench.publish(*(make_endpoint(id_, max_inflight=2) for id_ in "abc"))
+    first = bench.take(suspect=b"1")
+    second = bench.take(suspect=b"1")
+    assert second.endpoint.id == first.endpoint.id
+    assert bench.ask(suspect=b"1") == Unavailable(Why.HELD_BACK), "there is no room there"
+    assert bench.take(suspect=b"2").endpoint.id != first.endpoint.id
+    first.release(Outcome.RESET)
+    assert bench.take(suspect=b"1").endpoint.id == first.endpoint.id
+    assert bench.take().endpoint.id != first.endpoint.id, "others are served elsewhere"
+
+
+def test_a_suspect_that_was_answered_is_none_any_more(
+    make_bench: MakeBench, make_endpoint: MakeEndpoint
+) -> None:
+    bench = make_bench()
+    bench.publish(make_endpoint("a"), make_endpoint("b"))
+    quarantine = bench.selector.quarantine
+    for suspect, outcome in ((b"1", Outcome.OK), (b"2", Outcome.CLIENT_LEFT)):
+        quarantine.died(suspect, Death(bench.clock.monotonic()))
+        bench.take(suspect=suspect).release(outcome)
+    now = bench.clock.monotonic()
+    assert not quarantine.is_suspect(b"1", now)
+    assert quarantine.is_suspect(b"2", now)
 
 
 async def test_retries_are_a_fifth_of_the_requests_of_ten_seconds(
@@ -444,7 +473,7 @@ def test_a_suspect_gets_an_idle_endpoint_and_others_are_kept_away_from_it(
     bench = make_bench(default_profile="round_robin")
     bench.publish(*(make_endpoint(id_) for id_ in "abc"))
     busy = bench.take(exclude=only("a"))
-    suspect = bench.take(alone=True)
+    suspect = bench.take(suspect=b"1")
     assert suspect.endpoint.id != "a"
     assert "kept alone" in suspect.because
     others = [bench.take() for _ in range(6)]
@@ -460,7 +489,7 @@ def test_with_nothing_else_free_a_suspect_has_company(
     bench = make_bench()
     bench.publish(make_endpoint("a"))
     assert bench.take().endpoint.id == "a"
-    assert bench.take(alone=True).endpoint.id == "a"
+    assert bench.take(suspect=b"1").endpoint.id == "a"
     assert bench.take().endpoint.id == "a"
 
 

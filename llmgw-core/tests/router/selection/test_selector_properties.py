@@ -90,7 +90,7 @@ class Selection(RuleBasedStateMachine):
         profile=st.sampled_from([None, "pool", *BALANCERS]),
         exclude=st.frozensets(st.sampled_from([EndpointId(id_) for id_ in IDS]), max_size=2),
         seed=st.floats(0, 1, exclude_max=True),
-        alone=st.booleans(),
+        suspect=st.sampled_from([b"", b"", b"1", b"2"]),
     )
     def ask(
         self,
@@ -98,7 +98,7 @@ class Selection(RuleBasedStateMachine):
         profile: str | None,
         exclude: frozenset[EndpointId],
         seed: float,
-        alone: bool,
+        suspect: bytes,
     ) -> None:
         route = self.table.find(model)
         if route is None:
@@ -109,6 +109,7 @@ class Selection(RuleBasedStateMachine):
             prompt=b"%03d" % int(seed * 3) * 1000,
             body_bytes=int(seed * 10_000),
             seed=seed,
+            suspect=suspect,
         )
         # What is due by now is done first, so that the states are those of the decision.
         self.selector.advance(self.clock.now)
@@ -117,7 +118,8 @@ class Selection(RuleBasedStateMachine):
         healthy = {state.endpoint.id for state in members if state.is_healthy}
         ready = {state.endpoint.id for state in members if state.is_ready}
         before = {id_: (state.in_flight, state.probe) for id_, state in states.items()}
-        got = self.selector.reserve(route, request, exclude=exclude, profile=profile, alone=alone)
+        company = [one.state for one in self.held if suspect and one.suspect == suspect]
+        got = self.selector.reserve(route, request, exclude=exclude, profile=profile)
         in_panic = bool(ready) and (not healthy or len(healthy) < 0.5 * len(ready))
         if not isinstance(got, Reservation):
             usable = {
@@ -126,7 +128,10 @@ class Selection(RuleBasedStateMachine):
                 if states[id_].in_flight < states[id_].capacity
                 and (profile != "pool" or states[id_].endpoint.pool == "x")
             }
+            if company:
+                usable &= {id_ for id_, state in states.items() if state in company}
             assert not usable, "refused although a healthy endpoint had room"
+            assert got.why is not Why.HELD_BACK or company
             assert (got.why is Why.NO_ENDPOINT) <= (profile == "pool" or not ready)
             return
         chosen = got.endpoint
@@ -136,7 +141,8 @@ class Selection(RuleBasedStateMachine):
         assert profile != "pool" or chosen.pool == "x"
         in_flight, probe = before[chosen.id]
         assert chosen.max_inflight is None or in_flight < chosen.max_inflight
-        if not in_panic:
+        assert not company or got.state in company, "its like runs elsewhere"
+        if not in_panic and not company:
             state = states[chosen.id]
             assert chosen.id in healthy or (state.half_open and probe is None)
             better = {

@@ -25,6 +25,9 @@ from llmgw.router.table import ModelRoute, Table, Unavailable, Why
 _RENUDGE_S = 30.0
 """While somebody waits, the control plane is asked again: it may have been restarted since."""
 
+_HELD_BACK_S = 5.0
+"""How soon a suspect may ask again: about as long as an answer takes, or a death."""
+
 _WAKES = (ModelState.ASLEEP, ModelState.WAKING)
 
 R = TypeVar("R")
@@ -115,6 +118,9 @@ class Admission(Generic[R]):
                 on_ready(got)
                 return ticket
             self._found(route.name, up=got.why is not Why.NO_ENDPOINT, now=now)
+            if got.why is Why.HELD_BACK:
+                on_refused(refusals.held_back(route, retry_after_s=_HELD_BACK_S))
+                return ticket
         if (error := self._hopeless(route, now)) is not None:
             on_refused(error)
             return ticket
@@ -210,6 +216,12 @@ class Admission(Generic[R]):
         got = self._reserve(line.route, ticket.request, profile=ticket.profile)
         if isinstance(got, Unavailable):
             self._found(line.route.name, up=got.why is not Why.NO_ENDPOINT, now=now)
+            if got.why is Why.HELD_BACK:
+                # Whoever is behind it must not wait for what only it is waiting for.
+                self._refuse(
+                    line, ticket, refusals.held_back(line.route, retry_after_s=_HELD_BACK_S)
+                )
+                return True
             return False
         self._found(line.route.name, up=True, now=now)
         line.take(ticket)

@@ -42,6 +42,18 @@ def outranked(route: ModelRoute, *, retry_after_s: float) -> RequestError:
     )
 
 
+def held_back(route: ModelRoute, *, retry_after_s: float) -> RequestError:
+    """An engine died of its like, and where another one like it runs there is no room."""
+    return RequestError(
+        f"an engine of model {route.name!r} died while it worked on a request like this one, so "
+        "it must wait until another like it has been answered",
+        status=503,
+        code="request_suspected",
+        kind="server_error",
+        retry_after_s=whole_seconds(retry_after_s),
+    )
+
+
 def unplaceable(route: ModelRoute, *, retry_after_s: float) -> RequestError:
     """The control plane has said why nothing can run."""
     reason = route.refusal.sentence if route.refusal else "no node can run it"

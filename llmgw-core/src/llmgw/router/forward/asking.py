@@ -125,12 +125,10 @@ class Asking(Holding, EngineExchange):
 
     # -- a second try ----------------------------------------------------------------------
 
-    def _try_again(
-        self, outcome: Outcome, error: RequestError, *, alone: bool = False, may_hold: bool = False
-    ) -> None:
+    def _try_again(self, outcome: Outcome, error: RequestError, *, may_hold: bool = False) -> None:
         """Ask another endpoint, if rules and budget allow; else tell the client of the error.
 
-        alone: as `Selector.reserve`. may_hold: the endpoint may come back while we wait.
+        may_hold: the endpoint may come back while we wait.
         """
         parts = self._parts
         # An engine that put an error into its stream may still be talking: whatever else it
@@ -157,7 +155,6 @@ class Asking(Holding, EngineExchange):
             self._envelope.routed,
             exclude=frozenset(self._tried),
             profile=self._envelope.profile,
-            alone=alone,
         )
         if not isinstance(other, Unavailable):
             self._dispatch(other)

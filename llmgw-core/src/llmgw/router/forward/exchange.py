@@ -8,7 +8,10 @@ it comes by an endpoint (`asking`), and here what the two sockets and the clock 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from functools import partial
+
+import msgspec
 
 from llmgw.errors import RequestError
 from llmgw.router import replies
@@ -20,11 +23,12 @@ from llmgw.router.forward.answers import (
     StreamAnswer,
 )
 from llmgw.router.forward.asking import Asking
+from llmgw.router.forward.deaths import Examination
 from llmgw.router.forward.heads import passed_headers, retry_after_s
 from llmgw.router.forward.phases import OUTCOME_OF, PINGS, Phase
-from llmgw.router.forward.poison import examine, fingerprint_of, quarantined, sample_of
+from llmgw.router.forward.poison import fingerprint_of, quarantined, sample_of
 from llmgw.router.pool import AnswerHead, EngineFailure
-from llmgw.router.selection import Outcome
+from llmgw.router.selection import EndpointState, Outcome, Reservation
 from llmgw.router.sse import Usage
 from llmgw.router.timers import NEVER
 
@@ -99,25 +103,59 @@ class Exchange(Asking):
             else:
                 self._try_again(outcome, error)
         elif is_final:
-            examine(self._parts, reservation, self._fingerprint(), lambda _: None)
+            self._examine(reservation, None)
             self._fail(error, outcome)
         else:
             # Whether and how to go on depends on whether the engine has died of it.
             self._client.deadline.due = NEVER  # the pool has its own limit
-            self._opening = examine(
-                self._parts, reservation, self._fingerprint(), partial(self._examined, error)
-            )
+            self._opening = self._examine(reservation, partial(self._examined, error))
+
+    def _examine(
+        self, reservation: Reservation, verdict: Callable[[int], None] | None
+    ) -> Examination:
+        return self._parts.deaths.examine(reservation, self.fingerprint(), self.body_bytes, verdict)
 
     def _examined(self, error: RequestError, deaths: int) -> None:
         self._opening = None
         if deaths > 1:
             self._fail(quarantined(), Outcome.RESET)
-        else:
-            self._try_again(Outcome.RESET, error, alone=deaths > 0)
+            return
+        if deaths:
+            self._suspect(self.fingerprint())
+        self._try_again(Outcome.RESET, error)
 
-    def _fingerprint(self) -> bytes:
+    def _suspect(self, fingerprint: bytes) -> None:
+        envelope = self._envelope
+        envelope.routed = msgspec.structs.replace(envelope.routed, suspect=fingerprint)
+
+    # -- as a copy of a request that an engine has died of -----------------------------------
+
+    @property
+    def engine(self) -> EndpointState | None:
+        return None if self._reservation is None else self._reservation.state
+
+    @property
+    def body_bytes(self) -> int:
+        return self._envelope.routed.body_bytes
+
+    def fingerprint(self) -> bytes:
         sample = self._sample if self._sample is not None else sample_of(self._envelope.body)
         return fingerprint_of(self._envelope.route.path, sample)
+
+    def recognised(self, fingerprint: bytes) -> None:
+        parts = self._parts
+        if parts.selector.quarantine.refuses(fingerprint, parts.clock.monotonic()):
+            if self._ticket is not None:
+                self._ticket.leave()
+                self._ticket = None
+            # Its engine has done nothing wrong, and may yet be saved.
+            self._fail(quarantined(), None if self._leg is None else Outcome.CLIENT_LEFT)
+            return
+        self._suspect(fingerprint)
+        if self._reservation is not None:
+            parts.selector.keep_alone(self._reservation, fingerprint)
+        elif self._ticket is not None:
+            self._ticket.request = self._envelope.routed
 
     # -- AnswerTarget ----------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from llmgw.router.admission import Ticket
 from llmgw.router.forward.accounting import observe
 from llmgw.router.forward.answers import Answer, Renaming
 from llmgw.router.forward.client import Client
+from llmgw.router.forward.deaths import Examination
 from llmgw.router.forward.envelope import Envelope
 from llmgw.router.forward.heads import SSE_HEADERS
 from llmgw.router.forward.legs import Leg
@@ -67,7 +68,7 @@ class Holding:
         self._ticket: Ticket[Reservation] | None = None
         self._reservation: Reservation | None = None
         self._leg: Leg | None = None  #: of the reservation
-        self._opening: Opening | None = None
+        self._opening: Opening | Examination | None = None
         self._connection: EngineConnection | None = None
         self._answer: Answer | None = None
         self._assembles: Assembly | None = None  #: how a stream becomes the plain answer asked for

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -12,11 +11,12 @@ from llmgw.clock import Clock
 from llmgw.config.server import Deadlines
 from llmgw.domain.ids import EndpointId
 from llmgw.router.admission import Admission
+from llmgw.router.forward.deaths import Deaths
 from llmgw.router.forward.envelope import Envelope
 from llmgw.router.forward.legs import Legs
 from llmgw.router.metrics import RouterMetrics
 from llmgw.router.pool import ConnectionPool
-from llmgw.router.selection import Outcome, Quarantine, Reservation, Selector
+from llmgw.router.selection import Outcome, Reservation, Selector
 from llmgw.router.sse import Usage
 from llmgw.router.timers import TimerWheel
 
@@ -34,22 +34,6 @@ class Ending(msgspec.Struct, kw_only=True):
     duration_s: float
 
 
-class Tracing(Protocol):
-    """Follows requests for somebody outside. Must not wait."""
-
-    def begin(self, envelope: Envelope) -> None:
-        """A request is about to look for an endpoint; what engines will see of it may change."""
-        ...
-
-    def ending(self, then: Callable[[Ending], None]) -> Callable[[Ending], None]:
-        """Return what to call at the end of each request that has begun; it calls `then`."""
-        ...
-
-    def close(self) -> None:
-        """Hand over what is left. The one method that may wait, for seconds."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardParts:
     """The rooms below, wired once per router."""
@@ -59,10 +43,9 @@ class ForwardParts:
     wheel: TimerWheel
     selector: Selector
     admission: Admission[Reservation]
-    quarantine: Quarantine
+    deaths: Deaths
     pool: ConnectionPool
     legs: Legs
     metrics: RouterMetrics
     suspect: Callable[[EndpointId], None]  #: asked to look at an endpoint at once
     ended: Callable[[Ending], None]
-    tracing: Tracing | None = None

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from llmgw.errors import RequestError
-from llmgw.router.forward.parts import ForwardParts
-from llmgw.router.pool import EngineConnection, Opening, Unreachable
-from llmgw.router.selection import Reservation
 from llmgw.router.selection.quarantine import fingerprint
 
 _HEAD = 2048
@@ -27,39 +22,6 @@ def sample_of(body: bytes | bytearray) -> bytes:
 def fingerprint_of(path: str, sample: bytes) -> bytes:
     """Return the fingerprint by which the quarantine knows a request."""
     return fingerprint(path, sample)
-
-
-def examine(
-    parts: ForwardParts,
-    reservation: Reservation,
-    request: bytes,
-    verdict: Callable[[int], None],
-) -> Opening:
-    """Find out whether an engine that cut a request off has died, by connecting to it.
-
-    A connection that breaks is no death: an engine that is there, in the same incarnation, has
-    only hung up. request: its fingerprint, against which a death is counted. verdict: called
-    later with the deaths of that request so far; 0 if the engine lives.
-    """
-
-    def judge(is_away: bool) -> None:
-        now = parts.selector.state(reservation.endpoint.id)
-        # One that was told to go has not died of anything.
-        was_stopped = now is None or now.endpoint.draining
-        is_another = now is not None and now is not reservation.state
-        if is_another or (is_away and not was_stopped):
-            verdict(parts.quarantine.died(request, parts.clock.monotonic()))
-        else:
-            verdict(0)
-
-    def unreachable(why: Unreachable) -> None:
-        judge(why.is_away)
-
-    def there(connection: EngineConnection) -> None:
-        connection.close()
-        judge(False)
-
-    return parts.pool.open(reservation.endpoint, there, unreachable)
 
 
 def quarantined() -> RequestError:

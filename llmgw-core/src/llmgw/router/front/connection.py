@@ -13,6 +13,7 @@ noticed before the next write.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -79,7 +80,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._front = front
         self._config = config
-        self._server = server_state
+        self._server = front.server = server_state
         self._state = app_state
         self.transport: asyncio.Transport | None = None
         self._reader = RequestReader(front, self._invite_body)
@@ -378,6 +379,11 @@ class Connection(asyncio.Protocol):
         else:
             self._close()
 
+    @property
+    def exchange(self) -> Exchange | None:
+        """What it carries at the moment."""
+        return self._exchange
+
     def _pause_reading(self) -> None:
         if self.transport is not None and not self._reading_paused:
             self._reading_paused = True
@@ -387,3 +393,11 @@ class Connection(asyncio.Protocol):
         if self.transport is not None and self._reading_paused:
             self._reading_paused = False
             self.transport.resume_reading()
+
+
+def exchanges(front: Front) -> Iterator[Exchange]:
+    """Yield every exchange that is under way. For rare questions: it looks at all connections."""
+    if front.server is not None:
+        for connection in tuple(front.server.connections):
+            if isinstance(connection, Connection) and connection.exchange is not None:
+                yield connection.exchange

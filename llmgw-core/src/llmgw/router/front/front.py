@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from uvicorn.server import ServerState
+
 from llmgw.config.server import RouterSettings
 from llmgw.router.front.cors import Cors
 from llmgw.router.ingress import Ingress
@@ -59,6 +61,7 @@ class Front:
         self.hot: Mapping[bytes, Route] = hot or {}
         self.ingress = ingress
         self.cors = cors or Cors(())
+        self.server: ServerState | None = None  #: uvicorn's, once somebody has connected
         self.count = 0
         self.by_address: dict[str, int] = {}
         self._date_of: Sequence[tuple[bytes, bytes]] = ()

@@ -59,13 +59,10 @@ class Ingress:
         Raises RequestError for what can be refused without asking anybody.
         """
         try:
-            envelope = self._envelope(request, route, grant)
+            return Exchange(self._forward, client, self._envelope(request, route, grant))
         except RequestError as error:
             self._forward.metrics.count_refused(None, error.status)
             raise
-        if self._forward.tracing is not None:
-            self._forward.tracing.begin(envelope)
-        return Exchange(self._forward, client, envelope)
 
     def _envelope(self, request: Request, route: Route, grant: KeyGrant) -> Envelope:
         started = self._clock.monotonic()
@@ -77,12 +74,12 @@ class Ingress:
             fields = read_fields(request.body)
             model, stream = fields.model, fields.stream is True
         target = self._find(model, grant)
-        is_suspect = not self._forward.quarantine.is_empty and self._is_suspect(
-            route, request.body, started
-        )
+        suspect = b""
+        if not self._forward.selector.quarantine.is_empty:
+            suspect = self._suspect(route, request.body, started)
         if request.profile is not None:
             self._forward.selector.require_profile(request.profile)
-        routed = self._routed(request, route, target, fields, is_suspect)
+        routed = self._routed(request, route, target, fields, suspect)
         charge = grant.begin(routed.body_bytes >> 2)
         if isinstance(charge, RequestError):
             raise charge
@@ -119,13 +116,14 @@ class Ingress:
             raise model_not_found(model)
         return target
 
-    def _is_suspect(self, route: Route, body: bytes | bytearray, now: float) -> bool:
-        """Say whether an engine has died with this request in flight; refuse it if two have."""
-        quarantine = self._forward.quarantine
+    def _suspect(self, route: Route, body: bytes | bytearray, now: float) -> bytes:
+        """Return the request's fingerprint if an engine has died with it in flight, else b"";
+        refuse it if two have."""
+        quarantine = self._forward.selector.quarantine
         known_as = fingerprint_of(route.path, sample_of(body))
         if quarantine.refuses(known_as, now):
             raise quarantined()
-        return quarantine.is_suspect(known_as, now)
+        return known_as if quarantine.is_suspect(known_as, now) else b""
 
     def _routed(
         self,
@@ -133,7 +131,7 @@ class Ingress:
         route: Route,
         target: ModelRoute,
         fields: BodyFields | None,
-        is_suspect: bool,
+        suspect: bytes,
     ) -> RoutedRequest:
         needs = self._forward.selector.needs(target, request.profile)
         session = None
@@ -151,7 +149,7 @@ class Ingress:
             prompt=prompt,
             body_bytes=len(request.body),
             seed=self._draw(),
-            alone=is_suspect,
+            suspect=suspect,
         )
 
 

@@ -1,7 +1,6 @@
 """Which endpoint a request goes to; its slot is reserved in the same step."""
 
 from llmgw.router.selection.profiles import Needs, Profiles, compile_profiles
-from llmgw.router.selection.quarantine import Quarantine
 from llmgw.router.selection.reservation import Outcome, Reservation
 from llmgw.router.selection.selector import Selector
 from llmgw.router.selection.state import EndpointState
@@ -11,7 +10,6 @@ __all__ = [
     "Needs",
     "Outcome",
     "Profiles",
-    "Quarantine",
     "Reservation",
     "Selector",
     "compile_profiles",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from llmgw.config.server import RouterSettings
 from llmgw.contracts.balancing import HasIndex, TellsMatch
@@ -42,8 +42,16 @@ class Choice:
         """Return how the last choice matched; None where the balancer does not look at that."""
         return self.balancer.match if isinstance(self.balancer, TellsMatch) else None
 
-    def usable(self, in_panic: bool, exclude: frozenset[EndpointId]) -> list[EndpointState]:
-        """Return those with room of the highest priority that has any; [] if none has."""
+    def usable(
+        self,
+        in_panic: bool,
+        exclude: frozenset[EndpointId],
+        company: Collection[EndpointState] = (),
+    ) -> list[EndpointState]:
+        """Return those with room of the highest priority that has any; [] if none has.
+
+        company: no others are looked at; (): all are.
+        """
         for tier in self._tiers:
             if in_panic:
                 usable = [
@@ -53,6 +61,8 @@ class Choice:
                 usable = [state for state in tier if state.in_flight < state.limit]
             if usable and exclude:
                 usable = [state for state in usable if state.endpoint.id not in exclude]
+            if usable and company:
+                usable = [state for state in usable if state in company]
             if usable:
                 return usable
         return []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from hashlib import blake2b
 
+from llmgw.router.selection.state import Death, EndpointState
+
 _REFUSED_S = 600.0
-_SUSPECTS = 4096
+_MOST = 4096
 _SAMPLE = 65536
 
 
@@ -22,38 +25,72 @@ class Quarantine:
     """Fingerprints of requests that were in flight when a replica died.
 
     A death is a connection that broke and an engine that is not there any more: see
-    `forward.poison.examine`. A bystander of one death is a suspect for ten minutes, which costs
-    it nothing but company. One of two deaths is refused as well: that is the price of at most
-    two dead replicas per request, and the reason for sending suspects alone.
+    `forward.deaths`. A bystander of one death is a suspect for ten minutes or until an engine has
+    answered it, which costs it nothing but company: copies of it run where one of them runs, so
+    that they can kill one engine more, and not as many as there are copies. One of two deaths is
+    refused: that is the price of at most two dead replicas per request.
     """
 
     def __init__(self) -> None:
-        self._deaths: dict[bytes, tuple[int, float]] = {}
+        # By fingerprint the newest death, the oldest first. No more than that is kept of each:
+        # there are as many as an engine had requests in flight.
+        self._suspects: dict[bytes, Death] = {}
+        self._refused: dict[bytes, Death] = {}
+        self._running: dict[bytes, dict[EndpointState, int]] = {}
 
     @property
     def is_empty(self) -> bool:
         """True while nothing is suspected: no request need be hashed then."""
-        return not self._deaths
+        return not self._suspects and not self._refused
 
-    def died(self, request: bytes, now: float) -> int:
-        """Count a death; return how many it makes. After one it may have one more try, alone."""
-        count, _ = self._deaths.pop(request, (0, 0.0))
-        self._deaths[request] = (count + 1, now + _REFUSED_S)
-        while len(self._deaths) > _SUSPECTS:
-            del self._deaths[next(iter(self._deaths))]
-        return count + 1
+    def died(self, request: bytes, death: Death) -> int:
+        """Count a death, once however many copies were in flight; return how many it makes, 2 at most.
+
+        After one death it may have one more try, alone.
+        """
+        before = self._suspects.pop(request, None)
+        has_killed = request in self._refused or (before is not None and before is not death)
+        kept = self._refused if has_killed else self._suspects
+        kept.pop(request, None)
+        kept[request] = death
+        if len(kept) > _MOST:
+            del kept[next(iter(kept))]
+        return 2 if has_killed else 1
 
     def is_suspect(self, request: bytes, now: float) -> bool:
         """Say whether a replica died with it once: it should be alone on its endpoint."""
-        return self._count(request, now) == 1
+        _forget_old(self._suspects, now)
+        return request in self._suspects
 
     def refuses(self, request: bytes, now: float) -> bool:
         """Say whether it has killed two replicas within the last ten minutes."""
-        return self._count(request, now) > 1
+        _forget_old(self._refused, now)
+        return request in self._refused
 
-    def _count(self, request: bytes, now: float) -> int:
-        count, until = self._deaths.get(request, (0, 0.0))
-        if count and now >= until:
-            del self._deaths[request]
-            return 0
-        return count
+    def company(self, suspect: bytes) -> Collection[EndpointState]:
+        """Return where copies of a suspect run now; empty: nowhere."""
+        return self._running.get(suspect, ())
+
+    def began(self, suspect: bytes, state: EndpointState) -> None:
+        """A suspect has been given a slot."""
+        where = self._running.setdefault(suspect, {})
+        where[state] = where.get(state, 0) + 1
+
+    def ended(self, suspect: bytes, state: EndpointState, *, is_answered: bool) -> None:
+        """It has given the slot back. is_answered: whole, so it was not what the engine died of."""
+        where = self._running[suspect]
+        where[state] -= 1
+        if not where[state]:
+            del where[state]
+            if not where:
+                del self._running[suspect]
+        if is_answered:
+            self._suspects.pop(suspect, None)
+
+
+def _forget_old(deaths: dict[bytes, Death], now: float) -> None:
+    while deaths:
+        oldest = next(iter(deaths))
+        if now < deaths[oldest].at + _REFUSED_S:
+            return
+        del deaths[oldest]

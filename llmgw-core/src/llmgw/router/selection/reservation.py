@@ -56,11 +56,11 @@ class Reservation:
         "_learner",
         "_tokens",
         "_usable",
-        "is_alone",
         "is_trial",
         "load_before",
         "match",
         "state",
+        "suspect",
     )
 
     def __init__(
@@ -73,7 +73,7 @@ class Reservation:
         is_trial: bool,
     ) -> None:
         self.state = state
-        self.is_alone = False  #: others are kept away from its endpoint; set by the selector
+        self.suspect = b""  #: its fingerprint, if others are kept away; set by the selector
         self.match: tuple[int, int] | None = None  #: as `TellsMatch`; set by the selector
         self.load_before = state.in_flight  #: requests in flight when it was chosen
         self._learner: Learner | None = learner
@@ -87,6 +87,11 @@ class Reservation:
         return self.state.endpoint
 
     @property
+    def is_held(self) -> bool:
+        """False once it has been released."""
+        return self._learner is not None
+
+    @property
     def because(self) -> str:
         """Why this endpoint, for people: `least_outstanding: 2 in flight, 3 of 4 usable, …`."""
         endpoint = self.state.endpoint
@@ -97,7 +102,7 @@ class Reservation:
         )
         if self.match is not None:
             text += f", {self.match[0]} of {self.match[1]} prompt blocks known there"
-        if self.is_alone:
+        if self.suspect:
             text += ", kept alone"
         return f"{text}, trial after an ejection" if self.is_trial else text
 

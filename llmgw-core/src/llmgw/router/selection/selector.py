@@ -18,6 +18,7 @@ from llmgw.domain.shares import RouterShares
 from llmgw.logs import get_logger
 from llmgw.router.selection.lines import Line
 from llmgw.router.selection.profiles import Needs, Profiles
+from llmgw.router.selection.quarantine import Quarantine
 from llmgw.router.selection.reservation import FAILURES, Outcome, Reservation
 from llmgw.router.selection.rules import ejection_s
 from llmgw.router.selection.state import EndpointState, Moment
@@ -46,6 +47,7 @@ class Selector:
         self._next_change = float("inf")
         self._shares = RouterShares()
         self._alone = 0  #: requests in flight that others are kept away from
+        self.quarantine = Quarantine()
 
     # -- the table -------------------------------------------------------------------------
 
@@ -158,13 +160,13 @@ class Selector:
         *,
         exclude: frozenset[EndpointId] = _NOBODY,
         profile: str | None = None,
-        alone: bool = False,
     ) -> Reservation | Unavailable:
         """Choose an endpoint and take one of its slots.
 
         exclude: endpoints that this request has tried. profile: of the request; None: the
-        model's. alone: prefer one with nothing in flight and keep others away from it, as far
-        as others are free: this request, or one like it (`request.alone`), may be poison.
+        model's. A suspect goes where its like runs, and only there: two engines may die of it.
+        The first one goes where nothing is in flight, and others are kept away from there, both
+        as far as there is a choice.
         """
         now = self._moment.now = self._clock.monotonic()
         if now >= self._next_change:
@@ -175,23 +177,23 @@ class Selector:
         choice = line.asked.get(profile)
         if choice is None:
             choice = line.choice(profile, self._profiles.find(profile or route.routing))
-        usable = choice.usable(line.in_panic, exclude)
-        alone = alone or request.alone
-        if alone:
-            usable = [state for state in usable if not state.in_flight] or usable
-        if self._alone:
-            usable = [state for state in usable if not state.one_alone] or usable
+        suspect = request.suspect
+        company = self.quarantine.company(suspect) if suspect else ()
+        usable = choice.usable(line.in_panic, exclude, company)
         if not usable:
-            return Unavailable(choice.why_none(exclude))
+            return Unavailable(Why.HELD_BACK if company else choice.why_none(exclude))
+        if not company:
+            if suspect:
+                usable = [state for state in usable if not state.in_flight] or usable
+            if self._alone:
+                usable = [state for state in usable if not state.one_alone] or usable
         state = usable[choice.balancer.choose(request, usable)]
         tokens = request.body_bytes >> 2
         reservation = Reservation(self, state, choice, len(usable), tokens, state.is_ejected)
         if choice.tells_match:
             reservation.match = choice.match()
-        if alone:
-            reservation.is_alone = True
-            state.one_alone += 1
-            self._alone += 1
+        if suspect:
+            self.keep_alone(reservation, suspect)
         if state.half_open and state.probe is None:
             state.probe = reservation
             state.settle()
@@ -203,6 +205,17 @@ class Selector:
             line.budget.count_request(now)
         return reservation
 
+    def keep_alone(self, reservation: Reservation, suspect: bytes) -> None:
+        """Keep others away from this request until it ends, and its like with it.
+
+        suspect: its fingerprint.
+        """
+        if not reservation.suspect and reservation.is_held:
+            reservation.suspect = suspect
+            reservation.state.one_alone += 1
+            self._alone += 1
+            self.quarantine.began(suspect, reservation.state)
+
     def may_retry(self, route: ModelRoute) -> bool:
         """Say whether the model's retry budget allows one more, and take it."""
         line = self._lines.get(route.name)
@@ -212,9 +225,10 @@ class Selector:
         """Learn from a request that has given its slot back. For `Reservation` only."""
         state = reservation.state
         state.last_end = now = self._moment.now = self._clock.monotonic()
-        if reservation.is_alone:
+        if reservation.suspect:
             state.one_alone -= 1
             self._alone -= 1
+            self.quarantine.ended(reservation.suspect, state, is_answered=outcome is _OK)
         if outcome is _OK and not reservation.is_trial:  # nearly always
             state.failures = 0
         elif outcome in FAILURES:

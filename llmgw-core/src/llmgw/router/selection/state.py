@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 
 from llmgw.domain.endpoints import Endpoint
@@ -35,6 +36,13 @@ class Condition(StrEnum):
     HEALTHY = "healthy"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Death:
+    """The end of one engine process, whoever was in flight then. Equal to itself only."""
+
+    at: float  #: monotonic seconds, when it was found out
+
+
 class EndpointState:
     """Counters of one life of one endpoint; written by the selector only.
 
@@ -47,6 +55,7 @@ class EndpointState:
         "_load_at",
         "_load_fresh_s",
         "_moment",
+        "death",
         "ejected_until",
         "ejections",
         "endpoint",
@@ -90,6 +99,7 @@ class EndpointState:
         self.is_stuck = False  #: requests run, tokens stand still
         self.ramp_from: float | None = None  #: slow start began; None: over
         self.last_end: float | None = None  #: when the last request ended
+        self.death: Death | None = None  #: of the process, the newest that was found out
         self._moment = moment
         self._load: EngineLoad | None = None
         self._load_at = 0.0
