@@ -75,7 +75,7 @@ class Member:
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """SIGTERM; SIGKILL if that does not end it within 30 s."""
+        """SIGTERM; SIGKILL if that does not end it in time."""
         if self.running is not None:
             if self.running.process.poll() is None:
                 self.thaw()

@@ -14,13 +14,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 
 T = TypeVar("T")
+_CLOSE_S = 75.0  # an agent that ends its engines gives vLLM 45 s
 
 
 def free_port() -> int:
@@ -96,7 +97,7 @@ class Running:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                self.process.wait(_CLOSE_S)
             except subprocess.TimeoutExpired:
                 self.kill()
         self._file.close()
@@ -123,11 +124,52 @@ class Site:
     def state_dir(self) -> Path:
         return self.home / "state" / "llmgw"
 
-    def start(self, *arguments: str) -> Running:
+    def start(self, *arguments: str, prefix: Sequence[str] = ()) -> Running:
+        """prefix: a program that becomes the process, such as `ip netns exec NAME`."""
         output = self.home / f"{len(self._running)}-{arguments[0]}.log"
-        running = Running(list(arguments), output, self.env)
+        running = Running(list(arguments), output, self.env, prefix=prefix)
         self._running.append(running)
         return running
+
+    def serve(self, document: Mapping[str, Any], *, agents: str = "127.0.0.1") -> Running:
+        """Start a server with this configuration; return when nodes can join.
+
+        agents: the address that it listens on for them.
+        """
+        config = self.home / "llmgw.yaml"
+        config.write_text(json.dumps(document) + "\n")  # JSON is YAML
+        running = self.start(
+            *("server", "--config", str(config)),
+            *("--listen", f"127.0.0.1:{self.api_port}"),
+            *("--admin-listen", f"127.0.0.1:{self.admin_port}"),
+            *("--agent-listen", f"{agents}:{self.agent_port}"),
+        )
+        wait_for("the join token is there", (self.state_dir / "join.token").is_file, 60)
+        return running
+
+    def agent(
+        self,
+        node: str,
+        *flags: str,
+        server: str = "127.0.0.1",
+        join: str | None = None,
+        prefix: Sequence[str] = (),
+    ) -> Running:
+        """Start an agent that ends its engines when it ends.
+
+        server: the server's address as this node sees it. join: a token; None: the local one.
+        """
+        return self.start(
+            *("agent", "--server", f"{server}:{self.agent_port}", "--node-id", node),
+            *("--state-dir", str(self.home / node), "--stop-engines"),
+            *("--join", join or f"@{self.state_dir / 'join.token'}", *flags),
+            prefix=prefix,
+        )
+
+    def shards(self) -> dict[str, dict[str, Any]]:
+        """Every shard that the fleet reports, by id."""
+        found = self.ctl("replicas")["replicas"]
+        return {shard["id"]: shard for replica in found for shard in replica["shards"]}
 
     def up(self, *arguments: str) -> Running:
         return self.start(
