@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+<<<<<<< mrg/ours
+import importlib
+from collections.abc import Mapping
+=======
 from collections.abc import Iterable, Mapping
+>>>>>>> mrg/theirs
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import anyio
+import anyio.to_thread
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
 from llmgw.clock import Clock, SystemClock
-from llmgw.config.server import RouterSettings
+from llmgw.config.server import RouterSettings, TracingSettings
 from llmgw.contracts.balancing import BalancerFactory
 from llmgw.contracts.engine import EngineAdapter
 from llmgw.contracts.sinks import Nudge
@@ -19,13 +26,19 @@ from llmgw.domain.endpoints import Endpoint, ModelStatus, RouterUsage
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.domain.shares import RouterShares, RouterWants
 from llmgw.domain.usage import UsageRecord
+from llmgw.errors import ConfigError, Problem
 from llmgw.router.access import AccessLog, AccessRecord, ByteSink, RotatingFile, trace_id_of
 from llmgw.router.admission import Admission
 from llmgw.router.api import build_api
 from llmgw.router.forward import Ending, ForwardParts
 from llmgw.router.forward.deaths import Deaths, InFlight
 from llmgw.router.forward.legs import Legs
+<<<<<<< mrg/ours
+from llmgw.router.forward.parts import Tracing
+from llmgw.router.front import Connection, Cors, Front, Limits
+=======
 from llmgw.router.front import Connection, Cors, Front, Limits, exchanges
+>>>>>>> mrg/theirs
 from llmgw.router.ingress import Ingress
 from llmgw.router.ingress.ingress import Tables
 from llmgw.router.keys import KeyTable
@@ -49,7 +62,8 @@ class Router:
 
     Give `protocol` to `uvicorn.Config(http=…)` and `asgi` to its first argument; run `run`
     beside it. state_dir: where access records go; None, and no access_stream: nowhere.
-    keys_open: no API key is asked for.
+    keys_open: no API key is asked for. Raises ConfigError where tracing is asked for and its
+    packages are missing.
     """
 
     def __init__(
@@ -94,6 +108,7 @@ class Router:
         if settings.access_log and access_stream is not None:
             self._access = AccessLog(access_stream)
         self._draining = False
+        self._tracing = _tracing_of(settings.tracing)
         self.forward = ForwardParts(
             deadlines=settings.deadlines,
             clock=self.clock,
@@ -105,7 +120,8 @@ class Router:
             legs=self._legs,
             metrics=self.metrics,
             suspect=self.loads.suspect,
-            ended=self._ended,
+            ended=self._tracing.ending(self._ended) if self._tracing else self._ended,
+            tracing=self._tracing,
         )
         self.front = Front(
             limits=Limits.of(settings),
@@ -200,6 +216,9 @@ class Router:
             await self.pool.aclose()
             if self._access is not None:
                 self._access.close()
+            if self._tracing is not None:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._tracing.close)
 
     async def _keep_house(self) -> None:
         ticks = 0
@@ -277,3 +296,18 @@ class Router:
                     completion_tokens=completion,
                 )
             )
+
+
+def _tracing_of(settings: TracingSettings | None) -> Tracing | None:
+    """Return what makes spans; imported only where it is asked for, since its packages are an
+    extra."""
+    if settings is None:
+        return None
+    try:
+        tracing = importlib.import_module("llmgw.router.tracing")
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("llmgw"):
+            raise
+        message = "needs a package that is not installed; run: pip install 'llmgw-core[otel]'"
+        raise ConfigError("settings", [Problem(path="router.tracing", message=message)]) from None
+    return cast(Tracing, tracing.RequestTracing(settings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -34,6 +35,22 @@ class Ending(msgspec.Struct, kw_only=True):
     duration_s: float
 
 
+class Tracing(Protocol):
+    """Follows requests for somebody outside. Must not wait."""
+
+    def begin(self, envelope: Envelope) -> None:
+        """A request is about to look for an endpoint; what engines will see of it may change."""
+        ...
+
+    def ending(self, then: Callable[[Ending], None]) -> Callable[[Ending], None]:
+        """Return what to call at the end of each request that has begun; it calls `then`."""
+        ...
+
+    def close(self) -> None:
+        """Hand over what is left. The one method that may wait, for seconds."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardParts:
     """The rooms below, wired once per router."""
@@ -49,3 +66,4 @@ class ForwardParts:
     metrics: RouterMetrics
     suspect: Callable[[EndpointId], None]  #: asked to look at an endpoint at once
     ended: Callable[[Ending], None]
+    tracing: Tracing | None = None

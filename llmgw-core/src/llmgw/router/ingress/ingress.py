@@ -59,10 +59,13 @@ class Ingress:
         Raises RequestError for what can be refused without asking anybody.
         """
         try:
-            return Exchange(self._forward, client, self._envelope(request, route, grant))
+            envelope = self._envelope(request, route, grant)
         except RequestError as error:
             self._forward.metrics.count_refused(None, error.status)
             raise
+        if self._forward.tracing is not None:
+            self._forward.tracing.begin(envelope)
+        return Exchange(self._forward, client, envelope)
 
     def _envelope(self, request: Request, route: Route, grant: KeyGrant) -> Envelope:
         started = self._clock.monotonic()
