@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< mrg/ours
 import importlib
-from collections.abc import Mapping
-=======
 from collections.abc import Iterable, Mapping
->>>>>>> mrg/theirs
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -33,12 +29,8 @@ from llmgw.router.api import build_api
 from llmgw.router.forward import Ending, ForwardParts
 from llmgw.router.forward.deaths import Deaths, InFlight
 from llmgw.router.forward.legs import Legs
-<<<<<<< mrg/ours
 from llmgw.router.forward.parts import Tracing
-from llmgw.router.front import Connection, Cors, Front, Limits
-=======
 from llmgw.router.front import Connection, Cors, Front, Limits, exchanges
->>>>>>> mrg/theirs
 from llmgw.router.ingress import Ingress
 from llmgw.router.ingress.ingress import Tables
 from llmgw.router.keys import KeyTable
