@@ -88,9 +88,10 @@ class Fleet:
 
     @property
     def memory_kib(self) -> int:
-        """Proportional set size of the server."""
+        """Anonymous memory of the server. Of the pages of files, it is charged with more whenever
+        another process that has them mapped is killed."""
         rollup = Path(f"/proc/{self.server.process.pid}/smaps_rollup").read_text()
-        return next(int(line.split()[1]) for line in rollup.splitlines() if line[:4] == "Pss:")
+        return next(int(line.split()[1]) for line in rollup.splitlines() if line[:9] == "Pss_Anon:")
 
     @property
     def open_files(self) -> int:

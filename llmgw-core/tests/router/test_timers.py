@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from llmgw.router.timers import NEVER, TICK_S, Deadline, TimerWheel
@@ -96,7 +98,7 @@ async def test_time_in_which_the_process_stood_still_is_not_counted(
     wheel: TimerWheel, clock: FakeClock, stall_s: float
 ) -> None:
     expired: list[str] = []
-    old, new = (Deadline(wheel, lambda name=name: expired.append(name)) for name in ("old", "new"))
+    old, new = (Deadline(wheel, partial(expired.append, name)) for name in ("old", "new"))
     old.set(5.0)
     await turn_to(wheel, clock, 3.0)
     await clock.advance(stall_s)

@@ -52,6 +52,15 @@ class Deadline:
         self.due = NEVER
         self._wheel.drop(self)
 
+    def end(self) -> None:
+        """Never be due again, and hold on to nobody."""
+        self.cancel()
+        self.expired = _nobody
+
+
+def _nobody() -> None:
+    """Nobody is called any more."""
+
 
 class TimerWheel:
     """Holds deadlines in slots of one tick."""

@@ -6,7 +6,6 @@ SIGHUP reads the configuration again.
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import os
 import signal
@@ -18,6 +17,7 @@ from anyio.abc import TaskStatus
 
 from llmgw.errors import LlmgwError
 from llmgw.logs import get_logger
+from llmgw.server import memory
 
 log = get_logger(__name__)
 
@@ -53,9 +53,8 @@ async def run_with_signals(server: Stoppable) -> None:
         await tasks.start(_obey_signals, server)
         async with anyio.create_task_group() as running:
             await running.start(server.run)
-            # What the start made stays for good: the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
+            memory.settle()
+            tasks.start_soon(memory.give_back_often)
         tasks.cancel_scope.cancel()
 
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from llmgw.domain.ids import Epoch
+from llmgw.router.forward import Exchange
+from llmgw.router.front import Connection
+from llmgw.router.front.reader import RequestReader
+from llmgw.router.pool import EngineConnection
+from llmgw.router.timers import Deadline
 from llmgw.testing.engine_script import (
     SSE_HEAD,
+    Close,
+    Hang,
     Received,
     Script,
     ScriptedEngine,
@@ -73,3 +82,33 @@ async def test_streams_never_mix_and_every_counter_returns_to_zero(
         assert not router.router.admission.queued()
     records = router.router.ledger.batch().records
     assert [record.status for record in records] == [200] * (CLIENTS * EACH)
+
+
+async def test_what_ended_is_gone_without_the_collector(start_router: Any) -> None:
+    """Left to it, the dead of a minute would be a tenth of the memory, and pin the rest."""
+    events = Script.events('{"choices":[]}')
+    plain = Script.plain({"choices": []})
+    breaks = Script.events('{"choices":[]}', end=[Close(reset=True)])
+    refuses = Script.plain({"error": {"message": "no"}}, status=400)
+    gc.collect()
+    gc.disable()
+    try:
+        async with ScriptedEngine() as engine:
+            router = await start_router(engine.url)
+            for script in (events, plain, breaks, refuses, events):
+                engine.script = script
+                async with connect(router.port) as connection:
+                    body = {"model": "demo", "stream": script is not plain}
+                    connection.send(post("/v1/chat/completions", body))
+                    await connection.answer(head_only=script is breaks)
+            engine.script = Script.raw(Hang())
+            async with connect(router.port) as connection:
+                connection.send(post("/v1/chat/completions", {"model": "demo"}))
+                await engine.wait_until(lambda engine: len(engine.requests) == 6)
+        await router.settled()
+        await eventually(lambda: not router.router.front.count)
+        kinds = (Exchange, EngineConnection, Connection, RequestReader, Deadline)
+        left = Counter(type(item).__name__ for item in gc.get_objects() if isinstance(item, kinds))
+    finally:
+        gc.enable()
+    assert left == {"Deadline": 1}, "of the pool"

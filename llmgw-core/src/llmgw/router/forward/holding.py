@@ -164,6 +164,7 @@ class Holding:
         if self._phase is Phase.OVER:
             return
         self._phase = Phase.OVER
+        self._answer = None  # which knows us: together they would wait for the collector
         self._client.deadline.due = NEVER
         parts, envelope = self._parts, self._envelope
         reservation, leg = self._reservation, self._leg

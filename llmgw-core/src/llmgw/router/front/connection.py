@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's name
         self._server.connections.discard(self)
         self.transport = None
-        self._reader.is_deaf = True
+        self._reader.end()
         self._waiting.clear()
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         if self._cycle is not None:
             self._cycle.client_left()
             self._cycle = None
-        self.deadline.cancel()
+        self.deadline.end()
         if self._is_admitted:
             self._is_admitted = False
             self._front.left(self._peer)

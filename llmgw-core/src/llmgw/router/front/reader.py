@@ -22,6 +22,10 @@ Read = tuple[Request, KeyGrant | None] | RequestError
 """A complete request and the grant of its key, or why there will be no more requests."""
 
 
+def _nobody() -> None:
+    """Nobody is there to be invited."""
+
+
 class RequestReader:
     """Puts what it has read into `read`, in order. Once it has refused, it is deaf."""
 
@@ -91,6 +95,12 @@ class RequestReader:
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_LIMIT + len(data):
             self._refuse(refusals.head_too_large(f"more than {HEAD_LIMIT} bytes"))
+
+    def end(self) -> None:
+        """Be deaf for good, and hold on to nobody: else each connection waits for the collector."""
+        self.is_deaf = True
+        self._invite_body = _nobody
+        del self._parser
 
     def patience_s(self) -> float | None:
         """Return how long the rest of `incoming` may take; None: what was said before holds."""

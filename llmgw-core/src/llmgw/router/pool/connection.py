@@ -234,6 +234,8 @@ class EngineConnection(asyncio.Protocol):
             self._lose(EngineFailure.RESET)
         else:
             self.released(self, False)
+        # It holds on to our methods: thousands that die at once would wait for the collector.
+        del self._parser
 
     # httptools' side
 
