@@ -50,6 +50,14 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def network(text: str) -> str:
+    """Read a network such as 10.0.0.0/8, or one address. Raises ValueError that says what is right."""
+    try:
+        return str(ipaddress.ip_network(text.strip()))
+    except ValueError as error:
+        raise ValueError(f"must be a network such as 10.0.0.0/8, got {text!r}: {error}") from None
+
+
 def _is_ip(text: str, version: int | None = None) -> bool:
     try:
         return version in (None, ipaddress.ip_address(text).version)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from llmgw.config.addresses import Address
+from llmgw.config.addresses import Address, network
 from llmgw.config.section import Seconds, Section
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import model_name_problem
@@ -212,8 +212,9 @@ class RouterSettings(Section):
     """Of clients, at a time."""
     max_connections_per_address: Annotated[int, Field(ge=1)] | None = None
     """Likewise, of one address that is not loopback; null: no limit of its own."""
-    trusted_proxies: tuple[str, ...] = ()
-    """Without effect in this release; meant for networks whose X-Forwarded-For is believed."""
+    trusted_proxies: tuple[Annotated[str, AfterValidator(network)], ...] = ()
+    """Networks of proxies whose X-Forwarded-For says who the client is; no limit on the connections
+    of one address holds for them."""
     path_prefix: str = ""
     """Path below which a proxy mounts the API, e.g. `/llm`."""
     cors_origins: tuple[str, ...] = ()
@@ -321,13 +322,6 @@ class AuthSettings(Section):
     """Allow addresses off this machine without TLS and keys."""
 
 
-class OutgoingSettings(Section):
-    """Where URLs from the catalog or from clients may lead."""
-
-    allow: tuple[str, ...] = ()
-    """Without effect in this release; agents have `weights.networks`."""
-
-
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level that is written."""
@@ -359,7 +353,6 @@ class ServerSettings(Section):
     control: ControlSettings = ControlSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
-    outgoing: OutgoingSettings = OutgoingSettings()
     cluster_secret_file: Path | None = None
     """Secret that encrypts keys in the store; null: one below `state_dir`, made at first start."""
     cluster_secret: SecretStr | None = None

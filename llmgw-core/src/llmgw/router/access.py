@@ -73,6 +73,7 @@ class AccessRecord(msgspec.Struct, omit_defaults=True):
     status: int
     duration_s: float
     trace_id: str = ""  #: of the client's `traceparent`, which the engine gets as well
+    client: str = ""  #: its address
     key: str = ""
     endpoint: str = ""
     outcome: str = ""

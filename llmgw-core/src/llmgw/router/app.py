@@ -277,6 +277,7 @@ class Router:
                     status=ending.status,
                     duration_s=ending.duration_s,
                     trace_id=trace_id_of(envelope.passed_headers),
+                    client=envelope.client,
                     key=envelope.grant.key_id,
                     endpoint=ending.endpoint or "",
                     outcome=ending.outcome or "",

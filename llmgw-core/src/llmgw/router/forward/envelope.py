@@ -20,6 +20,7 @@ class Envelope(msgspec.Struct, kw_only=True):
     content_type: bytes
     passed_headers: bytes  #: serialised headers of the client that engines may see
     request_id: bytes
+    client: str = ""  #: address of the client, as far as it is known
     routed: RoutedRequest
     stream: bool = False
     stream_given: bool = False  #: the body has a field `stream`, true or not

@@ -95,6 +95,9 @@ class ColdCycle:
             path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
         server = transport.get_extra_info("sockname") if transport is not None else None
         client = transport.get_extra_info("peername") if transport is not None else None
+        if isinstance(client, tuple):
+            # Behind a proxy the port is not the client's: the address alone is known.
+            client = client[:2] if client[0] == request.peer else (request.peer, 0)
         headers = list(request.headers)
         if request.length is not None:
             headers.append((b"content-length", b"%d" % request.length))
@@ -110,7 +113,7 @@ class ColdCycle:
             "query_string": request.query,
             "root_path": "",
             "headers": headers,
-            "client": tuple(client[:2]) if isinstance(client, tuple) else None,
+            "client": client if isinstance(client, tuple) else None,
             "server": tuple(server[:2]) if isinstance(server, tuple) else None,
             "state": self._state.copy(),
         }

@@ -106,6 +106,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = self._reader.peer = peer[0] if isinstance(peer, tuple) else ""
         self._server.connections.add(self)  # type: ignore[arg-type]  # uvicorn names its own classes
+        self._reader.is_proxied = self._front.limits.proxies.trusts(self._peer)
         self._is_admitted = self._front.admits(self._peer)
         if not self._is_admitted:
             self._front.metrics.connections_refused += 1

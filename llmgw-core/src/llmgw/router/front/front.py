@@ -9,6 +9,7 @@ from uvicorn.server import ServerState
 
 from llmgw.config.server import RouterSettings
 from llmgw.router.front.cors import Cors
+from llmgw.router.front.proxies import NOBODY, Proxies
 from llmgw.router.ingress import Ingress
 from llmgw.router.metrics import RouterMetrics
 from llmgw.router.routes import Route
@@ -27,6 +28,7 @@ class Limits:
     stalled_s: float = 60.0
     connections: int = 16384
     per_address: int | None = None
+    proxies: Proxies = NOBODY  #: who speak for many clients each
 
     @staticmethod
     def of(settings: RouterSettings) -> Limits:
@@ -39,6 +41,7 @@ class Limits:
             stalled_s=deadlines.client_stalled,
             connections=settings.max_connections,
             per_address=settings.max_connections_per_address,
+            proxies=Proxies(settings.trusted_proxies),
         )
 
 
@@ -79,7 +82,7 @@ class Front:
         limits = self.limits
         if self.count >= limits.connections:
             return False
-        if limits.per_address is not None and not _is_loopback(address):
+        if limits.per_address is not None and not self._speaks_for_many(address):
             mine = self.by_address.get(address, 0)
             if mine >= limits.per_address:
                 return False
@@ -87,6 +90,9 @@ class Front:
         self.count += 1
         self.metrics.connections += 1
         return True
+
+    def _speaks_for_many(self, address: str) -> bool:
+        return _is_loopback(address) or self.limits.proxies.trusts(address)
 
     def left(self, address: str) -> None:
         """Count a connection out that was admitted."""

@@ -43,6 +43,7 @@ class RequestReader:
         "_size",
         "incoming",
         "is_deaf",
+        "is_proxied",
         "on_body",
         "peer",
         "read",
@@ -51,7 +52,8 @@ class RequestReader:
 
     def __init__(self, front: Front, invite_body: Callable[[], None]) -> None:
         """invite_body: called when a client waits for a word before it sends the body."""
-        self.peer = ""  #: address of the client
+        self.peer = ""  #: address of whoever has connected
+        self.is_proxied = False  #: that is a trusted proxy, and its requests are others'
         self.read: deque[Read] = deque()
         self.incoming: Request | None = None  #: has not come in whole
         self.refused: Request | None = None  #: what the refusal in `read` is about, if known
@@ -169,6 +171,8 @@ class RequestReader:
             return
         incoming.keep_alive = parser.should_keep_alive()
         incoming.path, _, incoming.query = incoming.target.partition(b"?")
+        if self.is_proxied:
+            incoming.peer = self._front.limits.proxies.client(self.peer, incoming.headers)
         refusal = read_head(incoming)
         incoming.request_id = incoming.given_id or new_request_id()
         refusal = refusal or self._refusal_by_head(incoming)

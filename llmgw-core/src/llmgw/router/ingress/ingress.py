@@ -97,6 +97,7 @@ class Ingress:
             content_type=request.content_type or b"application/json",
             passed_headers=request.passed,
             request_id=request.request_id,
+            client=request.peer,
             routed=routed,
             stream=stream,
             stream_given=fields is not None and fields.stream is not UNSET,

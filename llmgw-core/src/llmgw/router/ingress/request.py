@@ -55,7 +55,7 @@ class Request:
         self.priority: str | None = None
         self.profile: str | None = None
         self.wants_reasons = False
-        self.peer = ""  #: address of the client
+        self.peer = ""  #: address of the client, as far as it is known
         self.body: bytes | bytearray = b""
 
     def header(self, name: bytes) -> bytes | None:
