@@ -48,6 +48,11 @@ import click
     help="Folder that `path:` weights may lie in; may be given again.",
 )
 @click.option(
+    "--machine",
+    metavar="NAME",
+    help="For one of several agents of a host with devices and ports of its own.",
+)
+@click.option(
     "--lock-folder",
     type=click.Path(path_type=Path),
     help="Where all agents of this host find each other's device locks.",
@@ -69,6 +74,7 @@ def agent(
     join: str | None,
     rejoin: bool,
     weights_roots: tuple[Path, ...],
+    machine: str | None,
     lock_folder: Path | None,
     stop_engines: bool,
     log_level: str | None,
@@ -97,6 +103,7 @@ def agent(
         "join": join,
         "rejoin": rejoin or None,
         "weights_roots": [str(path.absolute()) for path in weights_roots] or None,
+        "machine": machine,
         "lock_folder": str(lock_folder.absolute()) if lock_folder else None,
         "stop_engines": stop_engines or None,
         "log": {

@@ -127,6 +127,9 @@ class AgentSettings(Section):
     @property
     def guards_engines(self) -> bool:
         """Whether only this machine or routers reach the engines."""
+    machine: Annotated[str, AfterValidator(_safe)] | None = None
+    """Name of the machine that this agent's devices and ports belong to; null: the one that it runs
+    on. For an agent that has its own, such as one of several containers of a host."""
         return self.engine_firewall or ipaddress.ip_address(self.data_address).is_loopback
 
 

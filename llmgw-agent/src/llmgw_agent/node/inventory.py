@@ -51,7 +51,7 @@ class Inventory:
         self._weights_folder = weights_folder
         self._clock = clock
         self._boot_id = processes.boot_id()
-        self._machine_id = machine.machine_id()
+        self._machine_id = settings.machine or machine.machine_id()
         self._fabric = {
             **fabric.interface_addresses(),
             **fabric.fabric_labels(),

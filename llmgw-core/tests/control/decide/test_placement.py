@@ -164,6 +164,19 @@ def test_a_bridge_of_the_same_address_everywhere_is_no_fabric(snapshot: MakeSnap
     assert where(place(snapshot([gang(2)], nodes))) == ["gang_too_small"]
 
 
+def test_a_gang_takes_one_agent_of_each_machine(snapshot: MakeSnapshot) -> None:
+    fabric = {"ib": "x"}
+    alike = [
+        values.inventory(name, devices=2, fabric=fabric, machine_id="host") for name in ("a", "b")
+    ]
+    (answer,) = place(snapshot([gang(2)], alike))
+    assert isinstance(answer, Refusal)
+    assert "1 could take a shard" in answer.sentence
+    assert "--machine" in answer.hint
+    apart = [values.inventory(name, devices=2, fabric=fabric) for name in ("a", "b")]
+    assert where(place(snapshot([gang(2)], apart))) == ["a,b"]
+
+
 def test_a_gang_that_does_not_fit_books_nothing(snapshot: MakeSnapshot) -> None:
     nodes = [
         values.inventory("a", devices=2, fabric={"ib": "x"}),

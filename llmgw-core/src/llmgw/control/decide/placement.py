@@ -142,13 +142,13 @@ class Placer:
         if (never := impossible(need)) is not None:
             return never
         reasons: dict[str, list[Refusal]] = {}
-        willing = 0
+        willing: list[NodeAccount] = []
         for account in self.accounts.nodes.values():
             answer = examine(self.accounts, account, need)
             if isinstance(answer, Refusal):
                 reasons.setdefault(answer.code, []).append(answer)
             else:
-                willing += 1
+                willing.append(account)
         parts: list[Refusal] = []
         for code in sorted(reasons, key=_nearness):
             named = reasons[code][:spelt_out]
@@ -179,21 +179,27 @@ class Placer:
             parts=tuple(parts),
         )
 
-    def _gang_refusal(self, need: Need, willing: int, parts: tuple[Refusal, ...]) -> Refusal:
+    def _gang_refusal(
+        self, need: Need, willing: Sequence[NodeAccount], parts: tuple[Refusal, ...]
+    ) -> Refusal:
         what = need.profile.fabric or "any fabric label"
         return refusal(
             need,
             None,
             Code.GANG_TOO_SMALL,
-            f"needs {need.shards} nodes that share {what} at the same time; "
-            f"{willing} could take a shard",
-            wants=f"{need.shards} nodes on one fabric",
-            have=f"{willing} nodes with room",
-            hint=parts[0].hint if parts else "give these agents a common fabric label",
+            f"needs {need.shards} machines that share {what} at the same time; "
+            f"{machines} could take a shard",
+            wants=f"{need.shards} machines on one fabric",
+            have=f"{machines} machines with room",
+            hint=hint,
             parts=parts,
         )
 
     def _vetoed(
+        machines = len({account.record.machine for account in willing})
+        hint = parts[0].hint if parts else "give these agents a common fabric label"
+        if machines < need.shards <= len(willing):
+            hint = "agents of one machine count once, unless each has a `--machine` of its own"
         self, need: Need, candidates: Sequence[Candidate], verdicts: Sequence[object]
     ) -> Refusal:
         parts = []
