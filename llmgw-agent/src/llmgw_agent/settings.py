@@ -116,6 +116,9 @@ class AgentSettings(Section):
     """Folder with the site's own requirement sets of engines, `<engine>-<version>.txt`."""
     port_range: tuple[int, int] = (20000, 29999)
     """Ports for engines, inclusive."""
+    machine: Annotated[str, AfterValidator(_safe)] | None = None
+    """Name of the machine that this agent's devices and ports belong to; null: the one that it runs
+    on. For an agent that has its own, such as one of several containers of a host."""
     lock_folder: Root | None = None
     """Host-wide folder of device locks; null: `/run/lock/llmgw`, or below the temporary folder."""
     stop_engines: bool = False
@@ -127,9 +130,6 @@ class AgentSettings(Section):
     @property
     def guards_engines(self) -> bool:
         """Whether only this machine or routers reach the engines."""
-    machine: Annotated[str, AfterValidator(_safe)] | None = None
-    """Name of the machine that this agent's devices and ports belong to; null: the one that it runs
-    on. For an agent that has its own, such as one of several containers of a host."""
         return self.engine_firewall or ipaddress.ip_address(self.data_address).is_loopback
 
 
