@@ -171,7 +171,6 @@ def _record(inventory: NodeInventory, **changes: Any) -> NodeRecord:
         "id": inventory.node,
         "state": NodeState.READY,
         "since": 0.0,
-        "last_seen": 1000.0,
         "session": SessionId("boot/1"),
         "inventory": inventory,
     }

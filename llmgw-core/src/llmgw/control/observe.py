@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import anyio.lowlevel
+
+from llmgw.clock import Clock
 from llmgw.contracts.sinks import Published, UsageSource
 from llmgw.control.decide.lifecycle import settled
 from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, Limits, ReplicaRecord
@@ -16,6 +19,9 @@ from llmgw.control.state.wake import Wake
 from llmgw.domain.endpoints import RouterUsage
 from llmgw.domain.ids import Epoch
 from llmgw.domain.weights import WeightFacts
+
+#: Replicas that are put together in one go, which takes some ten microseconds each.
+SLICE = 200
 
 Fingerprint = tuple[int, ...]
 
@@ -96,11 +102,27 @@ class Observer:
     def _records(self, fingerprint: Fingerprint, now: float) -> tuple[ReplicaRecord, ...]:
         stores = self._stores
         if self._recorded is None or self._recorded[0] != fingerprint[:3]:
+            stores.replicas.moved(stores.inventory.moved_nowait())
             records = stores.replicas.records(
                 orders=stores.desired.orders, nodes=stores.inventory.nodes, now=now
             )
             self._recorded = (fingerprint[:3], records)
         return self._recorded[1]
+
+    async def catch_up(self, clock: Clock) -> None:
+        """Put together anew what has changed, a part at a time; a snapshot right after it is cheap.
+
+        Thousands of replicas that are ordered or reported at once would hold up the loop.
+        """
+        stores = self._stores
+        stores.replicas.moved(stores.inventory.moved_nowait())
+        while stores.replicas.refresh(
+            orders=stores.desired.orders,
+            nodes=stores.inventory.nodes,
+            now=clock.monotonic(),
+            limit=SLICE,
+        ):
+            await anyio.lowlevel.checkpoint()
 
     def observe(self, now: float) -> ClusterSnapshot:
         """Return the fleet as it is known at `now`."""

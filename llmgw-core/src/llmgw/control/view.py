@@ -133,7 +133,7 @@ class FleetView:
         return tuple(
             NodeView(
                 record=snapshot.nodes[node],
-                silent_s=snapshot.now - snapshot.nodes[node].last_seen,
+                silent_s=snapshot.now - self._stores.inventory.last_seen[node],
                 replicas=tuple(replicas.get(node, ())),
                 booked=frozenset(booked.get(node, ())),
             )

@@ -127,7 +127,6 @@ def _ready(inventory: NodeInventory) -> NodeRecord:
         id=inventory.node,
         state=NodeState.READY,
         since=0.0,
-        last_seen=0.0,
         session=SessionId("rehearsal/1"),
         inventory=inventory,
     )

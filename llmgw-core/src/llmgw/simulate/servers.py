@@ -10,6 +10,7 @@ from llmgw.contracts.placement import PlacementPolicy
 from llmgw.contracts.sinks import UsageSource
 from llmgw.control.decide.endpoints import MadeEndpoints, find_endpoints, model_statuses
 from llmgw.control.decide.lifecycle import SilenceLimits
+from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.reconcile import Decision, reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, Limits
 from llmgw.control.loops.carrying import Carrier
@@ -25,13 +26,15 @@ from llmgw.domain.catalog import Model
 from llmgw.domain.commands import Command
 from llmgw.domain.endpoints import Endpoint, ModelStatus
 from llmgw.domain.ids import Epoch, NodeId, SessionId
-from llmgw.domain.reports import Heartbeat
 from llmgw.errors import StoreUnavailable
 from llmgw.simulate.events import VirtualTime
 
 T = TypeVar("T")
 
-HEARTBEAT_S = 5.0
+#: Below the silence that counts. Nobody looks more often at who has been heard of.
+HEARTBEAT_S = 14.0
+#: In so many passes once, what was taken over from the one before is compared with a fresh look.
+COMPARED = 16
 
 
 class SharedLease:
@@ -117,6 +120,7 @@ class SimServer:
         self._time = time
         self._policy = policy
         self._made: MadeEndpoints = {}
+        self._memory = Memory()
         self._published: Fingerprint | None = None
         self._heard_at = float("-inf")
         self._observer = Observer(
@@ -151,12 +155,13 @@ class SimServer:
         if self._time.now - self._heard_at < HEARTBEAT_S:
             return
         self._heard_at = self._time.now
-        inventory = self.stores.inventory
         for node, session in self.sessions.items():
-            record = inventory.nodes.get(node)
-            if record is not None and self._time.now - record.last_seen >= HEARTBEAT_S:
-                beat = Heartbeat(session=session, sequence=0)
-                inventory.heartbeat(node, beat, now=self._time.now)
+            self.stores.inventory.seen(node, session, now=self._time.now)
+
+    def hear(self, node: NodeId) -> None:
+        """Let a node show a sign of life, if its session is up."""
+        if (session := self.sessions.get(node)) is not None:
+            self.stores.inventory.seen(node, session, now=self._time.now)
 
     def take_turn(self, deliver: Callable[[NodeId, tuple[Command, ...]], bool]) -> float | None:
         """Make one pass and publish; return when the next is due without a bell, None for never.
@@ -167,7 +172,9 @@ class SimServer:
         self.hear_silence_end()
         self.stores.wake.reconciler.rung_nowait()
         snapshot = self.snapshot = self._observer.observe(self._time.now)
-        self.decision = reconcile(snapshot, self._policy)
+        self.decision = reconcile(snapshot, self._policy, self._memory)
+        if self.passes % COMPARED == 0 and reconcile(snapshot, self._policy) != self.decision:
+            raise AssertionError(f"{self.name} would have decided otherwise without its memory")
         if snapshot.leading and snapshot.settled:
             errand = self.carrier.take(snapshot, self.decision)
             self.publish()
@@ -185,15 +192,18 @@ class SimServer:
         return min((wait for wait in waits if wait is not None), default=None)
 
     def publish(self) -> None:
-        """Find out what routers would be told now."""
+        """Find out what routers would be told now, if anything has changed."""
         fingerprint = self._observer.fingerprint(self._time.now)
+        is_known = fingerprint == self._published
+        if is_known and self.passes % COMPARED:
+            return
+        self._published = fingerprint
         snapshot = self._observer.observe(self._time.now)
         if snapshot.settled:
             before = self.endpoints
             self.endpoints = find_endpoints(snapshot, made=self._made)
-            if fingerprint == self._published and self.endpoints != before:
+            if is_known and self.endpoints != before:
                 raise AssertionError(f"{self.name} would have overlooked a change of endpoints")
-            self._published = fingerprint
             self.stores.desired.note_withdrawals(self.endpoints, AT_ONCE.serial)
         self.statuses = model_statuses(
             snapshot,

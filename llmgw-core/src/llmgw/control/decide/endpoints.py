@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 
 from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.roles import failure_of, is_serving, roles_of
@@ -19,8 +20,17 @@ from llmgw.domain.reports import ShardReport
 _ANSWERS = frozenset({ShardState.READY, ShardState.DRAINING})
 
 
-#: Endpoints by replica, each with the record and catalog entry that it was made from.
-MadeEndpoints = dict[ReplicaId, tuple[ReplicaRecord, Model | None, Endpoint | None]]
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Endpoints of one model, and what they were made of."""
+
+    model: Model | None
+    records: Sequence[ReplicaRecord]
+    endpoints: Sequence[Endpoint | None]  #: of each record; None: it does not serve
+
+
+#: By model. Whoever keeps them hands them in again.
+MadeEndpoints = dict[ModelName, Made]
 
 
 def find_endpoints(
@@ -35,32 +45,43 @@ def find_endpoints(
     stay, since its engines most likely serve; a lost node's stay until a replacement is ready.
     What left the catalog takes no new request from that moment, though it may still run.
     """
-    models = {model.name: model for model in snapshot.models}
-    replaced = {
-        record.replica.model
-        for record in snapshot.replicas
-        if record.replica.state is ReplicaState.READY and not record.leaving
-    }
+    made = {} if made is None else made
     found: list[Endpoint] = []
-    kept: MadeEndpoints = {}
-    for record in snapshot.replicas:
-        model = models.get(record.replica.model)
-        if record.replica.state is ReplicaState.LOST and record.replica.model in replaced:
-            continue
-        before = made.get(record.id) if made is not None else None
-        if before is not None and before[0] is record and before[1] is model:
-            endpoint = before[2]
-        else:
+    for name, records in snapshot.by_model.items():
+        model, before = snapshot.model(name), made.get(name)
+        if before is None or before.model is not model or before.records != records:
+            made[name] = before = _make(snapshot, model, records, before)
+        found += [endpoint for endpoint in before.endpoints if endpoint is not None]
+    for name in made.keys() - snapshot.by_model.keys():
+        del made[name]
+    return tuple(sorted(found, key=attrgetter("id")))
+
+
+def _make(
+    snapshot: ClusterSnapshot,
+    model: Model | None,
+    records: Sequence[ReplicaRecord],
+    before: Made | None,
+) -> Made:
+    """Make the endpoints of one model; those of replicas that are as they were are kept."""
+    kept: dict[ReplicaId, tuple[ReplicaRecord, Endpoint | None]] = {}
+    if before is not None and before.model is model:
+        pairs = zip(before.records, before.endpoints, strict=True)
+        kept = {record.id: (record, endpoint) for record, endpoint in pairs}
+    replaced = any(
+        item.replica.state is ReplicaState.READY and not item.leaving for item in records
+    )
+    endpoints: list[Endpoint | None] = []
+    for record in records:
+        known = kept.get(record.id)
+        if record.replica.state is ReplicaState.LOST:
+            # Whether it stays depends on the others, too.
+            known = (record, None) if replaced else None
+        if known is None or known[0] is not record:
             report = _serving_report(snapshot, record)
-            endpoint = None if report is None else _endpoint(snapshot, model, record, report)
-        if made is not None:
-            kept[record.id] = (record, model, endpoint)
-        if endpoint is not None:
-            found.append(endpoint)
-    if made is not None:
-        made.clear()
-        made.update(kept)
-    return tuple(sorted(found, key=lambda endpoint: endpoint.id))
+            known = (record, report and _endpoint(snapshot, model, record, report))
+        endpoints.append(known[1])
+    return Made(model, records, endpoints)
 
 
 def _serving_report(snapshot: ClusterSnapshot, record: ReplicaRecord) -> ShardReport | None:
@@ -117,16 +138,13 @@ def model_statuses(
 
     wake_s: measured seconds from order to ready. created: Unix seconds of the entry.
     """
-    records: defaultdict[ModelName, list[ReplicaRecord]] = defaultdict(list)
-    for record in snapshot.replicas:
-        records[record.replica.model].append(record)
     serving = {endpoint.models[0] for endpoint in endpoints if not endpoint.draining}
     found = []
     for model in snapshot.models:
         if model.name in serving:
             state, refusal = ModelState.SERVING, None
         else:
-            state, refusal = _without_endpoint(snapshot, model, records[model.name])
+            state, refusal = _without_endpoint(snapshot, model)
         found.append(
             ModelStatus(
                 names=model.names,
@@ -140,9 +158,7 @@ def model_statuses(
     return tuple(found)
 
 
-def _without_endpoint(
-    snapshot: ClusterSnapshot, model: Model, records: list[ReplicaRecord]
-) -> tuple[ModelState, Refusal | None]:
+def _without_endpoint(snapshot: ClusterSnapshot, model: Model) -> tuple[ModelState, Refusal | None]:
     if not model.profiles:
         return ModelState.UNPLACEABLE, Refusal(
             code=Code.NO_PROFILE,
@@ -152,7 +168,7 @@ def _without_endpoint(
         )
     if not snapshot.settled:
         return ModelState.WAKING, None
-    roles = roles_of(snapshot, model, records)
+    roles = roles_of(snapshot, model, snapshot.replicas_of(model.name))
     coming = [item for item in roles.fresh if not is_serving(item)]
     if coming:
         failures = [failure for item in coming if (failure := _start_failure(item)) is not None]

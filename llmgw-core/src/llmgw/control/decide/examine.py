@@ -6,7 +6,7 @@ say the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from llmgw.control.decide.accounts import Accounts, NodeAccount
 from llmgw.control.decide.codes import RefusalCode as Code
@@ -232,10 +232,11 @@ def _choose_devices(account: NodeAccount, need: Need) -> tuple[DeviceId, ...] | 
     if need.devices == 0:
         return ()
     name, count = account.id, need.devices
+    usable = account.usable
+    clear = [item for item in usable if _is_clear(account, need, item)]
+    if len(clear) >= count:
+        return _group(account, need, clear)
     wanted = f"{count} device{'s' if count > 1 else ''}"
-    every = account.inventory.devices
-    parents = {device.parent for device in every if device.parent is not None}
-    usable = [item for item in every if item.id not in parents]
     if len(usable) < count:
         return refusal(
             need,
@@ -257,7 +258,9 @@ def _choose_devices(account: NodeAccount, need: Need) -> tuple[DeviceId, ...] | 
             wants=", ".join(sorted(vendors)),
             have=present,
         )
-    kinds = [item for item in usable if item.vendor in vendors and need.matches(item)]
+    kinds = [
+        item for item in usable if item.vendor in vendors and need.matches(account.shapes[item.id])
+    ]
     if len(kinds) < count:
         match = ", ".join(f"{key}={value}" for key, value in need.profile.devices.match.items())
         present = ", ".join(sorted({item.kind for item in usable}))
@@ -269,12 +272,10 @@ def _choose_devices(account: NodeAccount, need: Need) -> tuple[DeviceId, ...] | 
             wants=match,
             have=present,
         )
-    return _choose_among(account, need, kinds)
+    return _too_few_are_clear(account, need, kinds)
 
 
-def _choose_among(
-    account: NodeAccount, need: Need, kinds: Sequence[Device]
-) -> tuple[DeviceId, ...] | Refusal:
+def _too_few_are_clear(account: NodeAccount, need: Need, kinds: Sequence[Device]) -> Refusal:
     name, count = account.id, need.devices
     large: list[Device] = []
     unknown: list[Device] = []
@@ -339,15 +340,22 @@ def _choose_among(
             have=f"{len(free)} free",
             hint=_holders_hint(account),
         )
-    clear = [item for item in free if _strangers_mib(need, item) is None]
-    if len(clear) < count:
-        spoilt = next(item for item in free if _strangers_mib(need, item) is not None)
-        return _foreign(account, need, spoilt)
-    return _group(account, need, clear)
+    spoilt = next(item for item in free if _strangers_mib(need, item) is not None)
+    return _foreign(account, need, spoilt)
+
+
+def _is_clear(account: NodeAccount, need: Need, device: Device) -> bool:
+    """Return whether nothing at all speaks against this device."""
+    return (
+        device.id in account.free
+        and need.fits(account.shapes[device.id])
+        and device.health is DeviceHealth.OK
+        and _strangers_mib(need, device) is None
+    )
 
 
 def _group(
-    account: NodeAccount, need: Need, clear: Iterable[Device]
+    account: NodeAccount, need: Need, clear: Sequence[Device]
 ) -> tuple[DeviceId, ...] | Refusal:
     """Choose devices of one kind, on one island if the links matter, the tightest fit first."""
     by_kind: dict[tuple[str, int], list[Device]] = {}

@@ -8,22 +8,16 @@ memory and avoidance are left to `examine`), never one too few.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
-from llmgw.control.decide.accounts import Accounts, NodeAccount
+from llmgw.control.decide.accounts import Accounts, NodeAccount, Shape
 from llmgw.control.decide.need import Need
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import ModelName, NodeId
-from llmgw.domain.nodes import Device, DeviceHealth, NodeState
+from llmgw.domain.nodes import NodeState
 
-#: Devices that are the same to every profile but for their place.
-Shape = tuple[str, str, int | None, tuple[tuple[str, str], ...]]
-
-
-def shape_of(device: Device) -> Shape:
-    """Return vendor, kind, memory and labels of a device."""
-    labels = tuple(sorted(device.labels.items())) if device.labels else ()
-    return (device.vendor, device.kind, device.memory_mib, labels)
+Key = TypeVar("Key")
 
 
 class FleetIndex:
@@ -32,7 +26,6 @@ class FleetIndex:
     def __init__(self, accounts: Accounts) -> None:
         self.accounts = accounts
         self.order: list[NodeAccount] = list(accounts.nodes.values())
-        self.everyone = (1 << len(self.order)) - 1
         self.open = 0  #: ready, and neither an operator nor its agent keeps replicas off
         self.pools: defaultdict[str, int] = defaultdict(int)
         self.labels: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -41,69 +34,74 @@ class FleetIndex:
         self.weights: defaultdict[str, int] = defaultdict(int)
         self.models: defaultdict[ModelName, int] = defaultdict(int)
         self.crowds: defaultdict[int, int] = defaultdict(int)  #: by number of replicas
+        #: Nodes by shape and exact count of its devices that are free.
         self._free: defaultdict[Shape, defaultdict[int, int]] = defaultdict(
             lambda: defaultdict(int)
-        )  #: shape -> exact count of free devices -> nodes
-        self._samples: dict[Shape, Device] = {}
-        self._counts: list[dict[Shape, int]] = []
-        self._crowd: list[int] = []
+        )
+        self._counts: list[dict[Shape, int]] = [{} for _ in self.order]
+        self._crowd: list[int] = [0] * len(self.order)
+        #: What else each node is listed under, so that it can be taken out again.
+        self._listed: list[list[tuple[defaultdict[Any, int], Any]]] = [[] for _ in self.order]
         for account in self.order:
             self._add(account)
 
+    def refresh(self, changed: Iterable[NodeAccount]) -> None:
+        """Take in accounts that were opened again."""
+        for account in changed:
+            bit = 1 << account.index
+            self.order[account.index] = account
+            self.open &= ~bit
+            for nodes, key in self._listed[account.index]:
+                nodes[key] &= ~bit
+            self._listed[account.index].clear()
+            self._add(account)
+
     def _add(self, account: NodeAccount) -> None:
-        bit = 1 << account.index
         record, inventory = account.record, account.inventory
         is_kept_off = record.cordoned or record.draining or inventory.leaving
         if record.state is NodeState.READY and not is_kept_off:
-            self.open |= bit
-        self.pools[inventory.pool] |= bit
-        for item in inventory.labels.items():
-            self.labels[item] |= bit
-        for key in inventory.fabric:
-            self.fabrics[key] |= bit
+            self.open |= 1 << account.index
+        self._list(account, self.pools, [inventory.pool])
+        self._list(account, self.labels, inventory.labels.items())
+        self._list(account, self.fabrics, inventory.fabric)
         for engine in inventory.engines:
-            self.engines[engine.engine, None] |= bit
-            self.engines[engine.engine, engine.version] |= bit
-        for weights in inventory.weights:
-            self.weights[weights.ref] |= bit
-        for model, count in account.models.items():
-            if count > 0:
-                self.models[model] |= bit
-        self.crowds[account.replicas] |= bit
-        self._crowd.append(account.replicas)
-        counts = self._count(account)
-        self._counts.append(counts)
-        for shape, count in counts.items():
-            self._free[shape][count] |= bit
+            versions = ((engine.engine, None), (engine.engine, engine.version))
+            self._list(account, self.engines, versions)
+        self._list(account, self.weights, [weights.ref for weights in inventory.weights])
+        self._list(account, self.models, [key for key, count in account.models.items() if count])
+        self._recount(account)
 
-    def _count(self, account: NodeAccount) -> dict[Shape, int]:
-        counts: dict[Shape, int] = {}
-        for device in account.free.values():
-            if device.health is DeviceHealth.OK:
-                shape = shape_of(device)
-                counts[shape] = counts.get(shape, 0) + 1
-                self._samples.setdefault(shape, device)
-        return counts
+    def _list(
+        self, account: NodeAccount, nodes: defaultdict[Key, int], keys: Iterable[Key]
+    ) -> None:
+        for key in keys:
+            nodes[key] |= 1 << account.index
+            self._listed[account.index].append((nodes, key))
+
+    def _recount(self, account: NodeAccount) -> None:
+        """Move the node to where its free devices and its number of replicas put it."""
+        bit, index = 1 << account.index, account.index
+        before, now = self._counts[index], account.sound
+        if before != now:
+            for shape in before.keys() | now.keys():
+                was, count = before.get(shape, 0), now.get(shape, 0)
+                if was != count:
+                    self._free[shape][was] &= ~bit
+                    self._free[shape][count] |= bit
+            self._counts[index] = dict(now)
+        self.crowds[self._crowd[index]] &= ~bit
+        self.crowds[account.replicas] |= bit
+        self._crowd[index] = account.replicas
 
     def update(self, node: NodeId, spec: ShardSpec) -> None:
         """Take note that `spec` has been booked on, or released from, the node."""
+        for account in self.accounts.twins(node):
+            self._recount(account)
         account = self.accounts.nodes[node]
-        bit = 1 << account.index
-        new = self._count(account)
-        old = self._counts[account.index]
-        for shape in old.keys() | new.keys():
-            if (was := old.get(shape, 0)) != (now := new.get(shape, 0)):
-                self._free[shape][was] &= ~bit
-                if now:
-                    self._free[shape][now] |= bit
-        self._counts[account.index] = new
-        self.crowds[self._crowd[account.index]] &= ~bit
-        self._crowd[account.index] = account.replicas
-        self.crowds[account.replicas] |= bit
         if account.models[spec.model] > 0:
-            self.models[spec.model] |= bit
+            self._list(account, self.models, [spec.model])
         else:
-            self.models[spec.model] &= ~bit
+            self.models[spec.model] &= ~(1 << account.index)
 
     def eligible(self, need: Need) -> int:
         """Return the nodes that may take a shard as far as nothing booked is concerned."""
@@ -134,25 +132,12 @@ class FleetIndex:
             ]
         levels: defaultdict[int, int] = defaultdict(int)
         for shape, by_count in self._free.items():
-            if not self._fits(shape, need):
+            if not need.fits(shape):
                 continue
             for count, nodes in by_count.items():
                 if count >= need.devices and (group := nodes & found):
                     levels[count] |= group
         return [levels[count] for count in sorted(levels)]
-
-    def _fits(self, shape: Shape, need: Need) -> bool:
-        vendor, kind, memory_mib, _ = shape
-        if vendor not in need.vendors:
-            return False
-        if not need.matches(self._samples[shape]):
-            return False
-        demand = need.demand_on(kind)
-        if demand is None:
-            return False
-        if memory_mib is None:
-            return need.profile.devices.memory_gib is not None
-        return memory_mib >= demand.memory_mib
 
     def preferred(self, group: int, need: Need) -> Iterator[NodeAccount]:
         """Yield a group's nodes: those with weights, then those without the model, then by id."""

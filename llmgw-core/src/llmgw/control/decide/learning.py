@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from llmgw.control.decide.fit import learned_key
 from llmgw.control.decide.snapshot import ClusterSnapshot
+from llmgw.domain.ids import ModelName, ProfileName
 from llmgw.domain.replicas import ReplicaState
 
 #: Warm-up, captured graphs and the first requests are over by then.
@@ -19,6 +20,7 @@ def measured_memory(snapshot: ClusterSnapshot) -> Mapping[str, float]:
     devices the highest use counts.
     """
     found: dict[str, float] = {}
+    keys: dict[tuple[ModelName, ProfileName, str], str] = {}  # a hash each, of few different things
     for record in snapshot.replicas:
         ready = record.replica.first_ready
         if record.replica.state is not ReplicaState.READY or ready is None:
@@ -33,6 +35,8 @@ def measured_memory(snapshot: ClusterSnapshot) -> Mapping[str, float]:
                 continue
             for device in known.inventory.devices:
                 if device.id in spec.devices and device.memory_used_mib:
-                    key = learned_key(profile, device.kind)
+                    what = (record.replica.model, profile.name, device.kind)
+                    if (key := keys.get(what)) is None:
+                        key = keys[what] = learned_key(profile, device.kind)
                     found[key] = max(found.get(key, 0.0), float(device.memory_used_mib))
     return found

@@ -49,10 +49,15 @@ def judge_nodes(
     *,
     now: float,
     limits: SilenceLimits,
+    well: int = 0,
+    longest_s: float = 0.0,
     last_lost_at: float | None = None,
     grace_until: float = 0.0,
 ) -> Judgement:
     """Return what each node's silence means now.
+
+    well: further nodes, of which none is silent for longer than `longest_s` nor long enough to
+    matter: of a large fleet nearly all.
 
     A silent agent is no dead engine, so only `lost` has consequences beyond its own node, and
     it is braked twice: half a fleet silent at once points at our own network, and a slow
@@ -60,7 +65,7 @@ def judge_nodes(
     leader, or one whose store just came back, has heard of nobody for reasons of its own.
     """
     changed: dict[NodeId, NodeState] = {}
-    waits: list[float] = []
+    waits = [limits.suspect_after - longest_s] if well else []
     due: list[Vitals] = []
     fleet = [item for item in fleet if item.state is not NodeState.FENCED]
     for item in fleet:
@@ -77,7 +82,7 @@ def judge_nodes(
         waits += _next_step(silent_s, limits)
     held = due
     if due and now >= grace_until:
-        held = _held_by_brake(due, fleet, now=now, limits=limits)
+        held = _held_by_brake(due, fleet, well, now=now, limits=limits)
         free = [item for item in due if item not in held]
         pause_s = 0.0 if last_lost_at is None else last_lost_at + limits.lost_pace - now
         if free and pause_s <= 0:
@@ -110,7 +115,12 @@ def _next_step(silent_s: float, limits: SilenceLimits) -> list[float]:
 
 
 def _held_by_brake(
-    due: Sequence[Vitals], fleet: Sequence[Vitals], *, now: float, limits: SilenceLimits
+    due: Sequence[Vitals],
+    fleet: Sequence[Vitals],
+    well: int,
+    *,
+    now: float,
+    limits: SilenceLimits,
 ) -> list[Vitals]:
     """Return those that fell silent together with half the fleet."""
     silences = sorted(
@@ -118,7 +128,7 @@ def _held_by_brake(
         for item in fleet
         if item.state is not NodeState.LOST and now - item.last_seen >= limits.suspect_after
     )
-    needed = max(limits.brake_count, limits.brake_share * len(fleet))
+    needed = max(limits.brake_count, limits.brake_share * (len(fleet) + well))
     return [
         item
         for item in due

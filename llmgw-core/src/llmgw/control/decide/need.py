@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from llmgw.control.decide.accounts import Shape
 from llmgw.control.decide.fit import Demand, demand, learned_key
 from llmgw.control.decide.snapshot import Avoidance, ClusterSnapshot, Engine
 from llmgw.domain.catalog import Model, Profile
 from llmgw.domain.ids import NodeId
-from llmgw.domain.nodes import Device
 from llmgw.domain.weights import WeightFacts
 
 #: Of `fabric:`; devices of one node, rather than nodes, must share it.
@@ -32,6 +32,8 @@ class Need:
     avoided: Mapping[NodeId, Avoidance]
     demands: dict[str, Demand | None] = field(default_factory=dict, compare=False, repr=False)
     """By kind, computed once: it is asked for each device that is looked at."""
+    fitting: dict[Shape, bool] = field(default_factory=dict, compare=False, repr=False)
+    """Likewise whether devices of a shape are large enough, and of the right kind."""
 
     @property
     def vendors(self) -> frozenset[str]:
@@ -55,15 +57,34 @@ class Need:
             self.demands[kind] = demand(self.profile, facts=self.facts, learned_mib=learned)
         return self.demands[kind]
 
-    def matches(self, device: Device) -> bool:
-        """Return whether the device is of the kind that `devices.match` asks for."""
+    def matches(self, shape: Shape) -> bool:
+        """Return whether devices of this shape are of the kind that `devices.match` asks for."""
+        _, kind, _, labels = shape
         for key, wanted in self.profile.devices.match.items():
             if key == "kind":
-                if wanted.lower() not in device.kind.lower():
+                if wanted.lower() not in kind.lower():
                     return False
-            elif device.labels.get(key) != wanted:
+            elif (key, wanted) not in labels:
                 return False
         return True
+
+    def fits(self, shape: Shape) -> bool:
+        """Return whether sound devices of this shape could take a shard, were they free."""
+        known = self.fitting.get(shape)
+        if known is None:
+            known = self.fitting[shape] = self._fits(shape)
+        return known
+
+    def _fits(self, shape: Shape) -> bool:
+        vendor, kind, memory_mib, _ = shape
+        if vendor not in self.vendors or not self.matches(shape):
+            return False
+        demand = self.demand_on(kind)
+        if demand is None:
+            return False
+        if memory_mib is None:
+            return self.profile.devices.memory_gib is not None
+        return memory_mib >= demand.memory_mib
 
 
 def need_of(snapshot: ClusterSnapshot, model: Model, profile: Profile) -> Need:

@@ -14,7 +14,7 @@ from llmgw.contracts.placement import (
     Score,
     Veto,
 )
-from llmgw.control.decide.accounts import Accounts, NodeAccount
+from llmgw.control.decide.accounts import NodeAccount
 from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.examine import (
     examine,
@@ -23,13 +23,13 @@ from llmgw.control.decide.examine import (
     has_weights,
     refusal,
 )
-from llmgw.control.decide.index import FleetIndex
+from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.need import Need, need_of
 from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
 from llmgw.control.decide.specs import make_specs
 from llmgw.domain.catalog import Model, Profile
 from llmgw.domain.commands import ShardSpec
-from llmgw.domain.ids import DeviceId, NodeId, ReplicaId
+from llmgw.domain.ids import DeviceId, ModelName, NodeId, ProfileName, ReplicaId
 from llmgw.domain.nodes import NodeInventory
 from llmgw.domain.plans import Refusal
 from llmgw.domain.replicas import ReplicaState
@@ -58,12 +58,25 @@ class _Offer:
 class Placer:
     """Places replica after replica into the same accounts."""
 
-    def __init__(self, snapshot: ClusterSnapshot, policy: PlacementPolicy) -> None:
+    def __init__(
+        self, snapshot: ClusterSnapshot, policy: PlacementPolicy, memory: Memory | None = None
+    ) -> None:
+        """memory: of the planner that asks; None begins with new accounts."""
         self.snapshot = snapshot
         self.policy = policy
-        self.accounts = Accounts(snapshot)
-        self.index = FleetIndex(self.accounts)
+        self._memory = memory or Memory()
+        self.accounts, self.index = self._memory.accounts_of(snapshot)
         self._has_lent = False
+        self._needs: dict[tuple[ModelName, ProfileName], Need] = {}
+        self._considered_for: Need | None = None
+        self._considered: dict[NodeId, tuple[int, Candidate | None]] = {}
+
+    def need(self, model: Model, profile: Profile) -> Need:
+        """Return what a replica of the profile asks for."""
+        key = (model.name, profile.name)
+        if (known := self._needs.get(key)) is None:
+            known = self._needs[key] = need_of(self.snapshot, model, profile)
+        return known
 
     def place(self, need: Need, replica: ReplicaId) -> Placement | Refusal:
         """Book and return the best place for one replica of a profile, or why there is none."""
@@ -141,18 +154,18 @@ class Placer:
         """
         if (never := impossible(need)) is not None:
             return never
-        reasons: dict[str, list[Refusal]] = {}
+        reasons: dict[str, list[NodeAccount]] = {}
         willing: list[NodeAccount] = []
-        for account in self.accounts.nodes.values():
-            answer = examine(self.accounts, account, need)
-            if isinstance(answer, Refusal):
-                reasons.setdefault(answer.code, []).append(answer)
-            else:
+        for account, code in self._memory.codes(need, self.accounts):
+            if code is None:
                 willing.append(account)
+            else:
+                reasons.setdefault(code, []).append(account)
         parts: list[Refusal] = []
         for code in sorted(reasons, key=_nearness):
             named = reasons[code][:spelt_out]
-            parts += named
+            answers = (examine(self.accounts, account, need) for account in named)
+            parts += (answer for answer in answers if isinstance(answer, Refusal))
             if rest := len(reasons[code]) - len(named):
                 parts.append(
                     refusal(need, None, code, f"the same of {rest} more node{'s'[: rest > 1]}")
@@ -183,6 +196,10 @@ class Placer:
         self, need: Need, willing: Sequence[NodeAccount], parts: tuple[Refusal, ...]
     ) -> Refusal:
         what = need.profile.fabric or "any fabric label"
+        machines = len({account.record.machine for account in willing})
+        hint = parts[0].hint if parts else "give these agents a common fabric label"
+        if machines < need.shards <= len(willing):
+            hint = "agents of one machine count once, unless each has a `--machine` of its own"
         return refusal(
             need,
             None,
@@ -196,10 +213,6 @@ class Placer:
         )
 
     def _vetoed(
-        machines = len({account.record.machine for account in willing})
-        hint = parts[0].hint if parts else "give these agents a common fabric label"
-        if machines < need.shards <= len(willing):
-            hint = "agents of one machine count once, unless each has a `--machine` of its own"
         self, need: Need, candidates: Sequence[Candidate], verdicts: Sequence[object]
     ) -> Refusal:
         parts = []
@@ -228,12 +241,28 @@ class Placer:
             return self._gangs(need)
         found: list[Candidate] = []
         for account in self._shortlist(need):
-            devices = examine(self.accounts, account, need)
-            if not isinstance(devices, Refusal):
-                found.append(Candidate(offers=(self._offer(_Offer(account, devices), need),)))
+            if (candidate := self._consider(account, need)) is not None:
+                found.append(candidate)
                 if len(found) == SHORTLIST:
                     break
         return sorted(found, key=lambda item: item.offers[0].node)
+
+    def _consider(self, account: NodeAccount, need: Need) -> Candidate | None:
+        """Return what the node offers for one shard, None for nothing.
+
+        The next replica of the profile is shown mostly the same nodes, as they were.
+        """
+        if need is not self._considered_for:
+            self._considered_for = need
+            self._considered.clear()
+        known = self._considered.get(account.id)
+        if known is None or known[0] != account.version:
+            devices = examine(self.accounts, account, need)
+            candidate = None
+            if not isinstance(devices, Refusal):
+                candidate = Candidate(offers=(self._offer(_Offer(account, devices), need),))
+            known = self._considered[account.id] = (account.version, candidate)
+        return known[1]
 
     def _shortlist(self, need: Need) -> Iterator[NodeAccount]:
         """Yield nodes with room, alternately from the fullest and from the emptiest.
@@ -279,7 +308,7 @@ class Placer:
         account = offer.account
         devices = {item.id: item for item in account.inventory.devices}
         offered = [devices[item] for item in offer.devices]
-        fitting = [item for item in account.free.values() if need.matches(item)]
+        fitting = [item for item in account.free if need.matches(account.shapes[item])]
         memory: int | None = 0
         for device in offered:
             demand = need.demand_on(device.kind)
@@ -377,7 +406,7 @@ def place_model(
     """Try the profiles in this order; return the first place, or the tree of reasons."""
     parts: list[Refusal] = []
     for profile in profiles:
-        answer = placer.place(need_of(placer.snapshot, model, profile), replica)
+        answer = placer.place(placer.need(model, profile), replica)
         if isinstance(answer, Placement):
             return answer
         parts.append(answer)

@@ -11,6 +11,7 @@ from llmgw.control.decide.backoff import backoff_s
 from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.eviction import propose_eviction, rank_of
 from llmgw.control.decide.leaving import Step, leave, rest
+from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.placement import Placer, place_model
 from llmgw.control.decide.roles import (
     Roles,
@@ -54,23 +55,29 @@ class Decision:
     victims: Mapping[str, ModelName] = field(default_factory=dict)  #: replica -> for whom it goes
 
 
-def reconcile(snapshot: ClusterSnapshot, policy: PlacementPolicy) -> Decision:
+def reconcile(
+    snapshot: ClusterSnapshot, policy: PlacementPolicy, memory: Memory | None = None
+) -> Decision:
     """Return the actions that move the fleet one step toward the catalog.
 
     Same snapshot, same decision. Every action is safe to repeat and is repeated until the
     nodes report it done, so a crash between planning and doing needs no recovery.
+
+    memory: of the planner that asks, which asks once at a time. It makes the next pass cheap and
+    no difference to any.
     """
     if not snapshot.leading or not snapshot.settled:
         return Decision(setbacks=snapshot.setbacks, pressure=snapshot.pressure)
-    return _Pass(snapshot, policy).run()
+    return _Pass(snapshot, policy, memory or Memory()).run()
 
 
 class _Pass:
     """One run over the catalog, sharing accounts between its models."""
 
-    def __init__(self, snapshot: ClusterSnapshot, policy: PlacementPolicy) -> None:
+    def __init__(self, snapshot: ClusterSnapshot, policy: PlacementPolicy, memory: Memory) -> None:
         self.snapshot = snapshot
         self.policy = policy
+        self.memory = memory
         self.actions: list[Action] = []
         self.unplaced: list[Refusal] = []
         self.waits: list[float] = []
@@ -89,16 +96,24 @@ class _Pass:
     def placer(self) -> Placer:
         # Most passes place nothing, and the accounts of a large fleet are not free to build.
         if self._placer is None:
-            self._placer = Placer(self.snapshot, self.policy)
+            self._placer = Placer(self.snapshot, self.policy, self.memory)
         return self._placer
 
     def run(self) -> Decision:
-        by_model: defaultdict[ModelName, list[ReplicaRecord]] = defaultdict(list)
-        for record in self.snapshot.replicas:
-            by_model[record.replica.model].append(record)
-        for model in sorted(self.snapshot.models, key=self._urgency):
-            self._model(model, by_model.pop(model.name, []))
-        for records in by_model.values():
+        self.memory.begin(self.snapshot)
+        records_of = dict(self.snapshot.by_model)
+        moving: list[tuple[Model, Sequence[ReplicaRecord]]] = []
+        for model in self.snapshot.models:
+            records = records_of.pop(model.name, ())
+            waited_for = model.name in self.snapshot.wanted
+            if waited_for or not self.memory.is_at_rest(model, records):
+                moving.append((model, records))
+        for model, records in sorted(moving, key=lambda item: self._urgency(item[0])):
+            before = self._extent()
+            self._model(model, records)
+            if self._extent() == before:
+                self.memory.note_rest(model, records)
+        for records in records_of.values():
             for record in records:
                 self._leave(record, "the model left the catalog")
         return Decision(
@@ -114,6 +129,11 @@ class _Pass:
             fulfilled=frozenset(self.fulfilled),
             victims=self.victims,
         )
+
+    def _extent(self) -> tuple[int, ...]:
+        """Return what grows with anything that is found to do, to wait for or to remember."""
+        found = (self.actions, self.unplaced, self.waits, self.avoided, self.ports, self.setbacks)
+        return tuple(map(len, (*found, self.pressure, self.fulfilled, self._going)))
 
     def _model(self, model: Model, records: Sequence[ReplicaRecord]) -> None:
         roles = roles_of(self.snapshot, model, records)

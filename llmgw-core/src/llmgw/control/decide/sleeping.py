@@ -49,9 +49,7 @@ def rest_of(snapshot: ClusterSnapshot, record: ReplicaRecord) -> Rest:
 def _may_return(snapshot: ClusterSnapshot, model: Model, record: ReplicaRecord) -> bool:
     node = snapshot.nodes[record.nodes[0]]
     others = sum(
-        is_asleep(other) and other.id != record.id
-        for other in snapshot.replicas
-        if other.replica.model == model.name
+        is_asleep(other) and other.id != record.id for other in snapshot.replicas_of(model.name)
     )
     return (
         snapshot.profile_of(model, record) is not None

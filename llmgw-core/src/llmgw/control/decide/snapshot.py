@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -34,7 +34,6 @@ class NodeRecord:
     id: NodeId
     state: NodeState
     since: float  #: when `state` was entered
-    last_seen: float
     session: SessionId | None = None  #: None: not connected
     session_since: float = 0.0
     inventory: NodeInventory | None = None  #: None: known from the store, not back yet
@@ -173,6 +172,14 @@ class Pressure:
     below_since: float | None = None
 
 
+@dataclass(slots=True)
+class _Sorted:
+    """What a snapshot lists, by name; made when first asked for, which most are never."""
+
+    models: Mapping[ModelName, Model] | None = None
+    replicas: Mapping[ModelName, Sequence[ReplicaRecord]] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
     """The fleet and what is wanted of it. Same snapshot, same decision."""
@@ -205,10 +212,27 @@ class ClusterSnapshot:
     next_number: int = 1
     revision: int = 0  #: changes with anything that placement depends on
     limits: Limits = field(default_factory=Limits)
+    _sorted: _Sorted = field(default_factory=_Sorted, init=False, repr=False, compare=False)
+
+    @property
+    def by_model(self) -> Mapping[ModelName, Sequence[ReplicaRecord]]:
+        """The replicas of each model that has any, by id."""
+        if self._sorted.replicas is None:
+            found: dict[ModelName, list[ReplicaRecord]] = {}
+            for record in self.replicas:
+                found.setdefault(record.replica.model, []).append(record)
+            self._sorted.replicas = found
+        return self._sorted.replicas
+
+    def replicas_of(self, name: ModelName) -> Sequence[ReplicaRecord]:
+        """Return the replicas of one model, by id."""
+        return self.by_model.get(name, ())
 
     def model(self, name: ModelName) -> Model | None:
         """Return the catalog entry of this canonical name."""
-        return next((item for item in self.models if item.name == name), None)
+        if self._sorted.models is None:
+            self._sorted.models = {item.name: item for item in self.models}
+        return self._sorted.models.get(name)
 
     def profile_of(self, model: Model, record: ReplicaRecord) -> Profile | None:
         """Return the profile that the replica runs as it is written now; None if it has changed."""

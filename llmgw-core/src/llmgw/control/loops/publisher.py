@@ -64,7 +64,11 @@ class Publisher:
                 group.start_soon(feed.run)
             task_status.started()
             while True:
+                await self._observer.catch_up(self._clock)
+                began = self._clock.monotonic()
                 self.publish_now()
+                # Never more than half of the loop's time, however loud the bell.
+                await self._clock.sleep(self._clock.monotonic() - began)
                 await self._stores.wake.publisher.wait_rung(self._clock, self._interval_s)
 
     def publish_now(self) -> None:
@@ -115,8 +119,9 @@ class Publisher:
                 self._stores.wake.measured(
                     record.replica.model, max(0.0, record.replica.since - order.since)
                 )
-        known = {record.id for record in snapshot.replicas}
-        self._measured = {key: since for key, since in self._measured.items() if key in known}
+        if len(self._measured) > len(snapshot.replicas):
+            known = {record.id for record in snapshot.replicas}
+            self._measured = {key: since for key, since in self._measured.items() if key in known}
 
 
 class _SinkFeed:

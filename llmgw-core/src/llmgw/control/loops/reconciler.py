@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskStatus
 
 from llmgw.clock import Clock
 from llmgw.contracts.dispatch import Dispatcher
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.control.decide.learning import measured_memory
+from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.reconcile import Decision, reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot
 from llmgw.control.loops.carrying import Carrier
@@ -39,6 +41,8 @@ OFF_LOOP_ABOVE = 200
 QUIET_S = 0.02
 
 LEARN_EVERY_S = 60.0
+#: Commands that are sent, and lines that are written, before others on the loop get their turn.
+TURN = 32
 #: A plan is made this often although nothing has changed: it costs little, and a mistake in what
 #: counts as a change must not last.
 BACKSTOP_S = 30.0
@@ -74,6 +78,7 @@ class Reconciler:
         self._clock = clock
         self._interval_s = interval_s
         self._carrier = Carrier(stores)
+        self._memory = Memory()
         self._refused: dict[str, Refusal] = {}
         self._learn_at = 0.0
         self._seen: Fingerprint | None = None
@@ -102,12 +107,12 @@ class Reconciler:
         if fingerprint == self._seen and began < self._due and not self._must_look(began):
             return self._wait_s(self._due - began)
         self._seen = fingerprint
-        snapshot = self._observer.observe(began)
+        await self._observer.catch_up(self._clock)
+        snapshot = self._observer.observe(self._clock.monotonic())
         decision = await self._decide(snapshot)
         self._ended = self._clock.monotonic()
         self.last_pass_s = self._ended - began
         self.passes += 1
-        self._learn(snapshot)
         if snapshot.leading and snapshot.settled:
             await self._carry_out(snapshot, decision)
         recheck_s = decision.plan.recheck_after_s
@@ -132,31 +137,40 @@ class Reconciler:
         if now < self._ended + self.last_pass_s / LOOK_SHARE:
             return False
         return any(
-            model.idle_after is not None or model.replicas.max > model.replicas.min
+            model.idle_after is not None or any(scale.max > scale.min for scale in model.scales)
             for model in self._stores.desired.catalog.models
         )
 
-    def _learn(self, snapshot: ClusterSnapshot) -> None:
-        """Correct the estimate of the next start by what runs now, once in a while."""
-        if snapshot.now >= self._learn_at:
-            self._learn_at = snapshot.now + LEARN_EVERY_S
-            self._stores.learned.update(measured_memory(snapshot))
-
     async def _decide(self, snapshot: ClusterSnapshot) -> Decision:
         size = len(snapshot.nodes) + len(snapshot.replicas)
+        learns = snapshot.now >= self._learn_at
         if size <= OFF_LOOP_ABOVE:
-            return reconcile(snapshot, self._policy)
-        return await anyio.to_thread.run_sync(reconcile, snapshot, self._policy)
+            decision, learned = self._plan(snapshot, learns)
+        else:
+            decision, learned = await anyio.to_thread.run_sync(self._plan, snapshot, learns)
+        if learns:
+            self._learn_at = snapshot.now + LEARN_EVERY_S
+            self._stores.learned.update(learned)
+        return decision
+
+    def _plan(
+        self, snapshot: ClusterSnapshot, learns: bool
+    ) -> tuple[Decision, Mapping[str, float]]:
+        """Decide and, once in a while, measure what runs, to correct the estimate of a next start."""
+        decision = reconcile(snapshot, self._policy, self._memory)
+        return decision, measured_memory(snapshot) if learns else {}
 
     async def _carry_out(self, snapshot: ClusterSnapshot, decision: Decision) -> None:
         if self._stores.leadership.lease(self._clock.monotonic()) is None:
             return  # the lease ran out while the plan was made
         errand = self._carrier.take(snapshot, decision)
         self.last_plan = decision.plan
-        self._tell(errand.new, decision.plan.unplaced)
         async with anyio.create_task_group() as group:
-            for node, commands in errand.commands.items():
+            group.start_soon(self._tell, errand.new, decision.plan.unplaced)
+            for count, (node, commands) in enumerate(errand.commands.items(), 1):
                 group.start_soon(self._send, snapshot, node, commands)
+                if count % TURN == 0:
+                    await anyio.lowlevel.checkpoint()
         self._carrier.finish(errand)
 
     async def _send(
@@ -169,9 +183,11 @@ class Reconciler:
             return
         self._carrier.delivered(snapshot, node, commands)
 
-    def _tell(self, new: Sequence[Action], unplaced: Sequence[Refusal]) -> None:
+    async def _tell(self, new: Sequence[Action], unplaced: Sequence[Refusal]) -> None:
         """Write the operator's timeline: once per change."""
-        for action in new:
+        for count, action in enumerate(new, 1):
+            if count % TURN == 0:
+                await anyio.lowlevel.checkpoint()
             event = _EVENTS[type(action)]
             fields = {"replica": str(action.replica), "because": action.because}
             if isinstance(action, StartReplica):

@@ -58,6 +58,8 @@ class Inventory:
         self._grace_until = now
         self._last_lost_at: float | None = None
         self._nodes: dict[NodeId, NodeRecord] = {}
+        self._last_seen: dict[NodeId, float] = {}
+        self._moved: set[NodeId] = set()
         self._intents: dict[NodeId, NodeIntent] = {}
         self._unfenced: set[NodeId] = set()
         self._own_labels: dict[NodeId, Mapping[str, str]] = {}
@@ -67,6 +69,16 @@ class Inventory:
     @property
     def nodes(self) -> Mapping[NodeId, NodeRecord]:
         return self._nodes
+
+    @property
+    def last_seen(self) -> Mapping[NodeId, float]:
+        """When each node last gave a sign of life. Not in its record, which it would make new."""
+        return self._last_seen
+
+    def moved_nowait(self) -> frozenset[NodeId]:
+        """Return the nodes whose state may have changed since this was last asked, or that went."""
+        moved, self._moved = frozenset(self._moved), set()
+        return moved
 
     def grant_grace(self, until: float) -> None:
         """Nobody becomes lost before `until`: this server may have been deaf itself."""
@@ -78,7 +90,6 @@ class Inventory:
 
         Returns the nodes that have just been fenced: nothing is believed to run there any more.
         """
-        self._judge_soon()
         fenced: list[NodeId] = []
         for intent in intents:
             before = self._intents.get(intent.id)
@@ -94,20 +105,24 @@ class Inventory:
                 if before is None or before.fenced != intent.fenced:
                     self._unfenced.discard(intent.id)
                     fenced.append(intent.id)
-            record = self._nodes.get(intent.id)
+            known = record = self._nodes.get(intent.id)
             if record is None:
                 if intent.fenced is None:
                     self.expected.add(intent.id)
-                record = NodeRecord(
-                    id=intent.id, state=NodeState.DISCONNECTED, since=now, last_seen=now
-                )
-            self._nodes[intent.id] = self._with_intent(record, now)
-            self.revision += 1
+                record = NodeRecord(id=intent.id, state=NodeState.DISCONNECTED, since=now)
+                self._last_seen[intent.id] = now
+            record = self._with_intent(record, now)
+            if record != known:
+                self._keep(record)
+                self._judge_soon()
+                self.revision += 1
         return tuple(fenced)
 
     def forget(self, node: NodeId) -> None:
         """Drop a node that will not come back. If it does, it registers as a new one."""
         self._nodes.pop(node, None)
+        self._last_seen.pop(node, None)
+        self._moved.add(node)
         self._intents.pop(node, None)
         self._own_labels.pop(node, None)
         self._unfenced.discard(node)
@@ -117,7 +132,6 @@ class Inventory:
 
     def registered(self, registration: Registration, *, now: float) -> None:
         """Take in the whole of a node at the start of a session."""
-        self._judge_soon()
         inventory = registration.inventory
         before = self._nodes.get(inventory.node)
         if self.first_registration is None:
@@ -128,7 +142,6 @@ class Inventory:
             id=inventory.node,
             state=state,
             since=since,
-            last_seen=now,
             session=registration.session,
             session_since=now,
             inventory=inventory,
@@ -136,34 +149,34 @@ class Inventory:
         # A fenced node that is back has reported what really runs: the fence has done its work.
         self._unfenced.add(inventory.node)
         self._own_labels[inventory.node] = inventory.labels
-        self._nodes[inventory.node] = self._with_intent(record, now)
+        self._last_seen[inventory.node] = now
+        self._keep(self._with_intent(record, now))
         self.revision += 1
+        due = now + self._limits.suspect_after
+        if self.braked:
+            self._judge_soon()
+        elif self._judge_at is None or due < self._judge_at:
+            self._judge_at = due  # not at once: a thousand of them come to a new server
 
     def heartbeat(self, node: NodeId, beat: Heartbeat, *, now: float) -> bool:
         """Note a sign of life; False if it belongs to a session that is not the present one."""
         record = self._nodes.get(node)
         if record is None or record.session != beat.session or record.inventory is None:
             return False
+        self._heard(record, now)
         inventory = record.inventory
         devices = _newer_devices(inventory.devices, beat.devices)
         if devices is not inventory.devices:
             if _availability(devices) != _availability(inventory.devices):
                 self.revision += 1
             inventory = replace(inventory, devices=devices)
-        if beat.ram_available_mib is not None or beat.disk_free_mib is not None:
-            inventory = replace(
-                inventory,
-                ram_available_mib=(
-                    inventory.ram_available_mib
-                    if beat.ram_available_mib is None
-                    else beat.ram_available_mib
-                ),
-                disk_free_mib=(
-                    inventory.disk_free_mib if beat.disk_free_mib is None else beat.disk_free_mib
-                ),
-            )
-        self._heard(record)
-        self._nodes[node] = replace(record, last_seen=now, inventory=inventory)
+        ram_mib, disk_mib = beat.ram_available_mib, beat.disk_free_mib
+        ram_mib = inventory.ram_available_mib if ram_mib is None else ram_mib
+        disk_mib = inventory.disk_free_mib if disk_mib is None else disk_mib
+        if (ram_mib, disk_mib) != (inventory.ram_available_mib, inventory.disk_free_mib):
+            inventory = replace(inventory, ram_available_mib=ram_mib, disk_free_mib=disk_mib)
+        if inventory is not record.inventory:
+            self._nodes[node] = replace(record, inventory=inventory)
         if beat.loads:
             self._loads[node] = dict(beat.loads)
         return True
@@ -173,8 +186,7 @@ class Inventory:
         record = self._nodes.get(node)
         if record is None or record.session != session:
             return False
-        self._heard(record)
-        self._nodes[node] = replace(record, last_seen=now)
+        self._heard(record, now)
         return True
 
     def disconnected(self, node: NodeId, session: SessionId) -> bool:
@@ -203,7 +215,7 @@ class Inventory:
             judgement = self._judged(now)
         self.braked = judgement.braked
         for node, state in judgement.changed.items():
-            self._nodes[node] = replace(self._nodes[node], state=state, since=now)
+            self._keep(replace(self._nodes[node], state=state, since=now))
             self.revision += 1
             if state is NodeState.LOST:
                 self._last_lost_at = now
@@ -213,16 +225,30 @@ class Inventory:
         return judgement
 
     def _judged(self, now: float) -> Judgement:
-        return judge_nodes(
-            [
+        silent: list[Vitals] = []
+        longest_s = 0.0  # silence of those who are well
+        for node, record in self._nodes.items():
+            silent_s = now - self._last_seen[node]
+            is_live = record.session is not None
+            if (
+                is_live
+                and record.state is NodeState.READY
+                and silent_s < self._limits.suspect_after
+            ):
+                longest_s = max(longest_s, silent_s)
+                continue
+            silent.append(
                 Vitals(
-                    node=record.id,
+                    node=node,
                     state=record.state,
-                    last_seen=record.last_seen,
-                    session_live=record.session is not None,
+                    last_seen=self._last_seen[node],
+                    session_live=is_live,
                 )
-                for record in self._nodes.values()
-            ],
+            )
+        return judge_nodes(
+            silent,
+            well=len(self._nodes) - len(silent),
+            longest_s=longest_s,
             now=now,
             limits=self._limits,
             last_lost_at=self._last_lost_at,
@@ -232,8 +258,14 @@ class Inventory:
     def _judge_soon(self) -> None:
         self._judge_at = float("-inf")
 
-    def _heard(self, record: NodeRecord) -> None:
+    def _keep(self, record: NodeRecord) -> None:
+        """Put a record in the place of one whose state may have been another."""
+        self._nodes[record.id] = record
+        self._moved.add(record.id)
+
+    def _heard(self, record: NodeRecord, now: float) -> None:
         """Note a sign of life: of a node that was silent it changes the state."""
+        self._last_seen[record.id] = now
         if record.state is not NodeState.READY:
             self._judge_soon()
 
@@ -255,7 +287,8 @@ class Inventory:
         inventory = record.inventory
         if inventory is not None:
             labels = {**self._own_labels.get(record.id, {}), **intent.labels}
-            inventory = replace(inventory, labels=labels)
+            if labels != inventory.labels:
+                inventory = replace(inventory, labels=labels)
         reasons = (intent.fenced if fenced else None, intent.draining, intent.cordoned)
         return replace(
             record,

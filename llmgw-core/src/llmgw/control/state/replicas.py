@@ -7,14 +7,13 @@ and nobody reported yet is in `desired`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmgw.control.decide.lifecycle import derive_replica
 from llmgw.control.decide.snapshot import Intent, NodeRecord, Order, ReplicaRecord
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import Epoch, NodeId, ReplicaId, ShardId
-from llmgw.domain.nodes import NodeState
 from llmgw.domain.replicas import (
     Failure,
     FailureCause,
@@ -58,10 +57,9 @@ class Replicas:
         self._tracks: dict[ReplicaId, _Track] = {}
         # Records by id, and what they were made of: of a large fleet little changes at a time.
         self._records: dict[ReplicaId, ReplicaRecord] = {}
-        self._listed: tuple[ReplicaRecord, ...] = ()
+        self._listed: tuple[ReplicaRecord, ...] | None = ()  #: None: to be listed again
         self._stale: set[ReplicaId] = set()
         self._orders: Mapping[ReplicaId, Order] = {}
-        self._node_states: Mapping[NodeId, NodeState] = {}
         self._placed_on: defaultdict[NodeId, set[ReplicaId]] = defaultdict(set)
 
     def registered(self, registration: Registration) -> None:
@@ -114,19 +112,25 @@ class Replicas:
         """Return whether the node lists the shard now."""
         return shard in self._by_node[node]
 
-    def records(
+    def moved(self, nodes: Iterable[NodeId]) -> None:
+        """Note that the state of these nodes has changed: what runs there depends on it."""
+        self._stale.update(*(self._placed_on.get(node, ()) for node in nodes))
+
+    def refresh(
         self,
         *,
         orders: Mapping[ReplicaId, Order],
         nodes: Mapping[NodeId, NodeRecord],
         now: float,
-    ) -> tuple[ReplicaRecord, ...]:
-        """Return every replica that is reported or ordered, by id."""
-        stale = self._stale | self._touched(orders, nodes)
-        self._stale = set()
-        if not stale:
-            return self._listed
-        for replica in stale:
+        limit: int | None = None,
+    ) -> bool:
+        """Put together anew what has changed, at most `limit` replicas; return whether more has."""
+        self._stale |= self._touched(orders)
+        if limit is None or len(self._stale) <= limit:
+            chosen, self._stale = list(self._stale), set()
+        else:
+            chosen = [self._stale.pop() for _ in range(limit)]
+        for replica in chosen:
             if (before := self._records.pop(replica, None)) is not None:
                 for node in _places_of(before):
                     self._placed_on[node].discard(replica)
@@ -137,22 +141,28 @@ class Replicas:
             self._records[replica] = record
             for node in _places_of(record):
                 self._placed_on[node].add(replica)
-        self._listed = tuple(self._records[replica] for replica in sorted(self._records))
+        self._listed = None if chosen else self._listed
+        return bool(self._stale)
+
+    def records(
+        self,
+        *,
+        orders: Mapping[ReplicaId, Order],
+        nodes: Mapping[NodeId, NodeRecord],
+        now: float,
+    ) -> tuple[ReplicaRecord, ...]:
+        """Return every replica that is reported or ordered, by id."""
+        self.refresh(orders=orders, nodes=nodes, now=now)
+        if self._listed is None:
+            self._listed = tuple(self._records[replica] for replica in sorted(self._records))
         return self._listed
 
-    def _touched(
-        self, orders: Mapping[ReplicaId, Order], nodes: Mapping[NodeId, NodeRecord]
-    ) -> set[ReplicaId]:
-        """Return the replicas whose order, or the state of one of whose nodes, has changed."""
+    def _touched(self, orders: Mapping[ReplicaId, Order]) -> set[ReplicaId]:
+        """Return the replicas whose order has changed."""
         before, self._orders = self._orders, dict(orders)
         touched = before.keys() - orders.keys()
         touched |= {name for name, order in orders.items() if before.get(name) is not order}
-        known, self._node_states = self._node_states, {name: nodes[name].state for name in nodes}
-        changed = known.keys() - self._node_states.keys()
-        changed |= {
-            name for name, state in self._node_states.items() if known.get(name) is not state
-        }
-        return touched.union(*(self._placed_on.get(node, ()) for node in changed))
+        return touched
 
     def _make(
         self,
