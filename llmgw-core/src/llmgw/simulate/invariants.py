@@ -59,8 +59,8 @@ def check_plan(server: SimServer) -> None:
 
     A sleeping one holds its ports alone, until it is woken.
     """
-    snapshot = server.snapshot
-    if snapshot is None:
+    snapshot, actions = server.snapshot, server.decision.plan.actions
+    if snapshot is None or not actions:
         return
     known = {record.id: record for record in snapshot.replicas}
     asleep = {key for key, item in known.items() if item.replica.state is ReplicaState.SLEEPING}
@@ -71,7 +71,7 @@ def check_plan(server: SimServer) -> None:
         if node in snapshot.nodes
         for thing in (*(() if record.id in asleep else spec.devices), *spec.ports)
     }
-    for action in server.decision.plan.actions:
+    for action in actions:
         if isinstance(action, StartReplica) and action.replica not in known:
             given = [(node, (*spec.devices, *spec.ports)) for node, spec in action.shards]
         elif isinstance(action, WakeReplica) and action.replica in asleep:

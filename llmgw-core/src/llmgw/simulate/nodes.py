@@ -147,7 +147,9 @@ class SimNode:
 
     def _launch(self, engine: Engine) -> None:
         if self._is_lent(engine):
-            # The shim finds the device's lock held by whoever got it while this one slept.
+            # The shim finds the device's lock held by whoever got it while this one slept, or by
+            # a sleeper that came up first after the host did.
+            engine.holds_devices = False
             self.crash(engine, FailureCause.DEVICE_BUSY)
             return
         self.starts += 1

@@ -16,21 +16,22 @@ from llmgw.contracts.engine import EngineTraits
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.control.decide.policies.pack import Pack
 from llmgw.control.decide.snapshot import Engine, Limits
-from llmgw.domain.catalog import DeviceNeed, Model, Parallel, Profile, Scale
+from llmgw.domain.catalog import Model
 from llmgw.domain.commands import Command, StopShard
-from llmgw.domain.endpoints import EndpointUsage, RouterUsage
-from llmgw.domain.ids import DeviceId, Epoch, ModelName, NodeId, SessionId
-from llmgw.domain.nodes import Device, InstalledEngine, NodeInventory
+from llmgw.domain.endpoints import Endpoint, EndpointUsage, RouterUsage
+from llmgw.domain.ids import Epoch, NodeId, SessionId
 from llmgw.domain.reports import Heartbeat, Rejection
 from llmgw.simulate import invariants
+from llmgw.simulate.drawing import ENGINE, draw_model, make_node
 from llmgw.simulate.events import Events, VirtualTime
 from llmgw.simulate.faults import FAULTS
 from llmgw.simulate.nodes import SimNode, Upward
 from llmgw.simulate.servers import SharedLease, SimServer
 
-ENGINE = "simulated"
 #: From a node to a server and back.
 LATENCY_S = 0.02
+#: A pass over a fleet, and the rest that its loop takes after it.
+PASS_S_PER_NODE = 1e-4
 #: Invariants that look at everything are checked this often; those on what changed, always.
 FULL_CHECK_S = 600.0
 #: Longer than any backoff, load, drain and settling together.
@@ -86,11 +87,12 @@ class World:
         self.events = Events(self.time)
         self.lease = SharedLease(self.time)
         self.loss = 0.0  #: share of commands that vanish
-        self.first_catalog = tuple(self._draw_model(index) for index in range(size.models))
+        self.first_catalog = tuple(draw_model(self.random, index) for index in range(size.models))
         self.catalog = self.first_catalog
         self.nodes: dict[NodeId, SimNode] = {}
         self.servers: dict[str, SimServer] = {}
         self._policy = policy or Pack()
+        self._pace_s = max(LATENCY_S, size.nodes * PASS_S_PER_NODE)
         self._limits = Limits(scale_down_after=60.0)
         self._said: dict[NodeId, _Said] = {}
         self._sessions = itertools.count(1)
@@ -99,6 +101,7 @@ class World:
         self._thaws: dict[str, float] = {}
         self._epochs: dict[NodeId, Epoch] = {}
         self._checked_at = 0.0
+        self._seen_endpoints: dict[str, tuple[Endpoint, ...]] = {}
         self._faults = 0
         self._passes = 0
         for index in range(size.nodes):
@@ -155,24 +158,24 @@ class World:
         self._thaws.clear()
         for node in self.nodes.values():
             node.broken.clear()
-            self._said.pop(node.id, None)
+            if self._said.pop(node.id, None) is not None:
+                self._tell_servers_of(_Said(node.id, labels={}))
             if not node.host_up:
                 node.boot()
             self.link(node.id)
-        self._tell_servers_of_nodes()
 
     # -- what faults may do --------------------------------------------------------------
 
     def draw_node(self) -> NodeId:
         """Return some node."""
-        return self.random.choice(sorted(self.nodes))
+        return self.random.choice(tuple(self.nodes))
 
     def cut(self, node: NodeId) -> None:
         """End the node's sessions; what it runs goes on."""
         self._linked.discard(node)
         for server in self.servers.values():
+            server.hear(node)
             if (session := server.sessions.pop(node, None)) is not None:
-                server.hear_silence_end()
                 server.intake.disconnected(node, session)
 
     def link(self, node: NodeId) -> None:
@@ -219,7 +222,7 @@ class World:
             fenced="simulated" if kind == "fence" else None,
             labels={},
         )
-        self._tell_servers_of_nodes()
+        self._tell_servers_of(self._said[node])
 
     def tell_devices(self, node: SimNode) -> None:
         """Let a node report the state of its devices in a heartbeat."""
@@ -329,18 +332,19 @@ class World:
                 return
             self._passes += 1
             again_s = server.take_turn(lambda node, commands: self._deliver(server, node, commands))
-            invariants.check_endpoints(server, self.nodes)
+            if server.endpoints is not self._seen_endpoints.get(server.name):
+                self._seen_endpoints[server.name] = server.endpoints
+                invariants.check_endpoints(server, self.nodes)
             invariants.check_refusals(server)
             invariants.check_plan(server)
             if again_s is not None:
-                self._wake(server, max(LATENCY_S, again_s))
+                self._wake(server, max(self._pace_s, again_s))
 
         self.events.after(delay_s, turn)
 
-    def _tell_servers_of_nodes(self) -> None:
+    def _tell_servers_of(self, said: _Said) -> None:
         for server in self.servers.values():
-            said = [self._said.get(node) or _Said(node, labels={}) for node in sorted(self.nodes)]
-            server.stores.inventory.know(said, now=self.time.now, wall=self.time.wall())  # type: ignore[arg-type]
+            server.stores.inventory.know([said], now=self.time.now, wall=self.time.wall())  # type: ignore[list-item]
             server.stores.wake.ring()
 
     # -- checks --------------------------------------------------------------------------
@@ -348,7 +352,7 @@ class World:
     def _check_changed(self) -> None:
         for server in list(self.servers.values()):
             if server.stores.wake.reconciler.is_rung():
-                self._wake(server, LATENCY_S)
+                self._wake(server, self._pace_s)
         invariants.check_one_leader(self.servers.values())
         if self.time.now - self._checked_at >= FULL_CHECK_S:
             self._check_all()
@@ -369,36 +373,9 @@ class World:
                 return server
         raise invariants.Violation("nobody leads")
 
-    # -- what there is -------------------------------------------------------------------
-
     def _add_node(self, name: str) -> None:
-        devices = tuple(
-            Device(
-                id=DeviceId(f"{name}-gpu{index}"),
-                index=index,
-                kind="NVIDIA H100 80GB HBM3",
-                vendor="nvidia",
-                memory_mib=81559,
-                island=f"nv{index // 4}",
-            )
-            for index in range(self.size.devices)
-        )
-        inventory = NodeInventory(
-            node=NodeId(name),
-            agent_uid=f"uid-{name}",
-            boot_id=f"boot-{name}-1",
-            machine_id=f"machine-{name}",
-            agent_version="0.1.0",
-            hostname=name,
-            data_address="127.0.0.1",
-            fabric={"ib": f"rail{len(self.nodes) // 4}"},
-            ram_mib=1024 * 1024,
-            devices=devices,
-            engines=(InstalledEngine(engine=ENGINE, version="1", path="/opt/simulated"),),
-            capabilities=frozenset({"sleep"}),
-        )
         node = SimNode(
-            inventory,
+            make_node(name, number=len(self.nodes), devices=self.size.devices),
             events=self.events,
             random=self.random,
             load_s=lambda: self.random.choice([2.0, 10.0, 40.0, 300.0]),
@@ -406,24 +383,3 @@ class World:
         )
         self.nodes[node.id] = node
         self._linked.add(node.id)
-
-    def _draw_model(self, index: int) -> Model:
-        random = self.random
-        devices = random.choice([0, 1, 1, 1, 2, 4])
-        nodes = 2 if devices == 4 and random.random() < 0.5 else 1
-        low = random.choice([0, 1, 1, 2])
-        return Model(
-            name=ModelName(f"m{index:03}"),
-            replicas=Scale(min=low, max=max(1, low + random.choice([0, 0, 1]))),
-            idle_after=random.choice([60.0, 300.0]) if low == 0 else None,
-            profiles=(
-                Profile(
-                    engine=ENGINE,
-                    weights="path:/models/simulated",
-                    devices=DeviceNeed(count=devices, memory_gib=40 if devices else None),
-                    nodes=nodes,
-                    parallel=Parallel(tensor=devices or 1),
-                    priority=random.choice([0, 0, 1, 5]),
-                ),
-            ),
-        )
