@@ -29,6 +29,7 @@ from llmgw.domain.catalog import Model
 from llmgw.domain.endpoints import Endpoint, EndpointUsage, ModelStatus, RouterUsage
 from llmgw.domain.ids import EndpointId, Epoch, ShardId
 from llmgw.domain.replicas import ShardState
+from llmgw.server.memory import set_aside_what_stays
 from llmgw.testing import values
 from llmgw.testing.dispatch import MemoryDispatcher
 from llmgw.testing.fake_adapter import FakeEngineAdapter
@@ -216,6 +217,7 @@ async def measure(*, elastic: bool) -> None:
     async with anyio.create_task_group() as group:
         await group.start(site.plane.run)
         gc.freeze()  # as a server does once it has started
+        set_aside_what_stays()
         async with anyio.create_task_group() as watching:
             watching.start_soon(site.stalls.run)
             await site.fill()

@@ -54,6 +54,7 @@ async def run_with_signals(server: Stoppable) -> None:
         async with anyio.create_task_group() as running:
             await running.start(server.run)
             memory.settle()
+            memory.set_aside_what_stays()
             tasks.start_soon(memory.give_back_often)
         tasks.cancel_scope.cancel()
 
