@@ -240,11 +240,25 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
-def soak(session: nox.Session) -> None:
-    """Random faults under load for an hour, or for LLMGW_SOAK_S seconds."""
+def scale(session: nox.Session) -> None:
+    """A thousand agents on one server over real gRPC; `-- --agents 100` for fewer."""
     install(session)
+    session.run("python", "llmgw-agent/tests/scale/sessions.py", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Random faults under load for an hour, or for LLMGW_SOAK_S seconds; then simulated ones.
+
+    `-- simulate` runs the second half alone: a day of a thousand nodes, checked at each step.
+    """
+    install(session)
+    if session.posargs == ["simulate"]:
+        _simulate_day(session)
+        return
     seconds = os.environ.get("LLMGW_SOAK_S", "3600")
     _slow(session, "chaos/test_soak.py", env={"LLMGW_SOAK_S": seconds})
+    _simulate_day(session)
 
 
 @nox.session
@@ -252,6 +266,11 @@ def loadtest(session: nox.Session) -> None:
     """A load test made for engines (guidellm) against `llmgw up`. Installs some gigabytes."""
     install(session, tools="loadtest")
     _slow(session, "loadtest")
+
+
+def _simulate_day(session: nox.Session) -> None:
+    size = ("--seeds", "1", "--hours", "24", "--nodes", "1000", "--devices", "8")
+    session.run("python", f"{CORE}/tests/simulate/sweep.py", *size)
 
 
 def _slow(session: nox.Session, suite: str, *, env: dict[str, str] | None = None) -> None:

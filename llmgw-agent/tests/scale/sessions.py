@@ -2,14 +2,16 @@
 
     python llmgw-agent/tests/scale/sessions.py [--agents 1000] [--steady 30]
 
-Real halves over loopback with mutual TLS: the hub in a process of its own, all agents in this
-one. Prints the figures and ends with 1 if a bar is missed: all up within 35 s of a restart,
-heartbeat round trip p99 at most 1 s, server at most one core.
+Real halves over loopback with mutual TLS: hub and control plane in a process of their own, all
+agents, of eight devices each, in this one. Prints the figures and ends with 1 if a bar is missed:
+all up within 35 s of a restart, heartbeat round trip p99 at most 1 s, and the server at most a
+quarter of a core and 300 MB while nothing happens but heartbeats.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import socket
@@ -18,7 +20,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -31,6 +33,7 @@ from llmgw.domain.ids import Epoch, NodeId, SessionId
 from llmgw.domain.nodes import NodeInventory
 from llmgw.domain.reports import Heartbeat, Rejection
 from llmgw.logs import configure
+from llmgw.testing import values
 from llmgw.testing.trust import Authority, InMemoryTrust
 from llmgw_agent.node.identity import KeptIdentity, NodeCredentials, TokenSource
 from llmgw_agent.node.identity.keeping import new_key
@@ -45,11 +48,13 @@ from llmgw_agent.wire.quiet import quiet_grpc
 from llmgw_agent.wire.service import Stub, read_message
 from llmgw_agent.wire.versions import own_version
 
-HUB = Path(__file__).parents[1] / "link" / "hub_process.py"
-SHARED_SCALAR = 4711  # as in the hub's process
+SERVER = Path(__file__).with_name("server_process.py")
+SHARED_SCALAR = 4711  # as in the server's process
 UP_LIMIT_S = 35.0
 BEAT_LIMIT_S = 1.0
-CORES_LIMIT = 1.0
+STEADY_CORES_LIMIT = 0.25
+RETURNING_CORES_LIMIT = 1.0
+MEMORY_LIMIT_MB = 300.0
 
 
 class Deaf:
@@ -148,17 +153,27 @@ def _outbox(node: NodeId) -> Outbox:
         agent_version=own_version(),
         hostname=node,
         data_address="127.0.0.1",
+        ram_mib=1024 * 1024,
+        devices=tuple(values.device(node, index) for index in range(8)),
     )
+    moments = itertools.count()
+
+    def look() -> NodeInventory:
+        """Return the node as it is now: no two readings of a working machine are alike."""
+        moment = next(moments)
+        devices = (replace(item, memory_used_mib=moment) for item in inventory.devices)
+        return replace(inventory, ram_available_mib=512 * 1024 - moment, devices=tuple(devices))
+
     return Outbox(
-        inventory=lambda: inventory,
+        inventory=look,
         allegiance=lambda: Allegiance(epoch=Epoch(0), cluster_id=None),
     )
 
 
 @asynccontextmanager
-async def hub(address: TcpAddress) -> AsyncIterator[anyio.abc.Process]:
+async def serve(address: TcpAddress) -> AsyncIterator[anyio.abc.Process]:
     process = await anyio.open_process(
-        [sys.executable, str(HUB), str(address), "5"], stdout=-1, stderr=None
+        [sys.executable, str(SERVER), str(address), "5"], stdout=-1, stderr=None
     )
     try:
         assert process.stdout is not None
@@ -205,14 +220,14 @@ async def measure(agents: int, steady_s: float) -> list[tuple[str, float, float]
         for number in range(agents):
             fleet.add(number)
         async with anyio.create_task_group() as tasks:
-            async with hub(address) as process:
+            async with serve(address) as process:
                 for link in fleet.links:
                     tasks.start_soon(link.run)
                 first_s = await fleet.until_all_up(120)
                 with timed(process) as steady:
                     await fleet.probe(steady_s)
                 memory_mb = pss_mb(process.pid)
-            async with hub(address) as process:
+            async with serve(address) as process:
                 with timed(process) as returning:
                     again_s = await fleet.until_all_up(120)
                 up = fleet.up
@@ -223,9 +238,9 @@ async def measure(agents: int, steady_s: float) -> list[tuple[str, float, float]
         ("all back after a restart, s", again_s, UP_LIMIT_S),
         ("agents that are not back", agents - up, 0),
         ("heartbeat round trip p99, s", trips[int(len(trips) * 0.99)], BEAT_LIMIT_S),
-        ("server's cores while steady", steady[0], CORES_LIMIT),
-        ("server's cores while all return", returning[0], CORES_LIMIT),
-        ("server's memory, MB", memory_mb, 200.0),
+        ("server's cores while steady", steady[0], STEADY_CORES_LIMIT),
+        ("server's cores while all return", returning[0], RETURNING_CORES_LIMIT),
+        ("server's memory, MB", memory_mb, MEMORY_LIMIT_MB),
     ]
 
 

@@ -18,10 +18,11 @@ from llmgw.simulate import World, WorldSize
 @click.option("--first", default=1, show_default=True, help="The first seed.")
 @click.option("--hours", default=1.0, show_default=True)
 @click.option("--nodes", default=200, show_default=True)
+@click.option("--devices", default=4, show_default=True, help="Of each node.")
 @click.option("--models", default=40, show_default=True)
-def main(seeds: int, first: int, hours: float, nodes: int, models: int) -> None:
+def main(seeds: int, first: int, hours: float, nodes: int, devices: int, models: int) -> None:
     logging.disable(logging.CRITICAL)  # what simulated operators would read
-    size = WorldSize(nodes=nodes, models=models, hours=hours)
+    size = WorldSize(nodes=nodes, devices=devices, models=models, hours=hours)
     for seed in range(first, first + seeds):
         began = time.process_time()
         outcome = World(size, seed=seed).run()
