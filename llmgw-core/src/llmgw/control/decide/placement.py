@@ -12,19 +12,22 @@ from llmgw.contracts.placement import (
     PlacementPolicy,
     PlacementRequest,
     Score,
+    Verdict,
     Veto,
 )
 from llmgw.control.decide.accounts import NodeAccount
 from llmgw.control.decide.codes import RefusalCode as Code
-from llmgw.control.decide.examine import (
-    examine,
-    free_ram_mib,
-    has_engine,
-    has_weights,
-    refusal,
-)
+from llmgw.control.decide.examine import examine, free_ram_mib, has_engine, has_weights
 from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.need import Need, need_of
+from llmgw.control.decide.refusals import (
+    gang_too_small,
+    impossible,
+    nearness,
+    nowhere,
+    refusal,
+    vetoed,
+)
 from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
 from llmgw.control.decide.specs import make_specs
 from llmgw.domain.catalog import Model, Profile
@@ -162,7 +165,7 @@ class Placer:
             else:
                 reasons.setdefault(code, []).append(account)
         parts: list[Refusal] = []
-        for code in sorted(reasons, key=_nearness):
+        for code in sorted(reasons, key=nearness):
             named = reasons[code][:spelt_out]
             answers = (examine(self.accounts, account, need) for account in named)
             parts += (answer for answer in answers if isinstance(answer, Refusal))
@@ -171,70 +174,18 @@ class Placer:
                     refusal(need, None, code, f"the same of {rest} more node{'s'[: rest > 1]}")
                 )
         if need.shards > 1 and willing:
-            return self._gang_refusal(need, willing, tuple(parts))
-        if not parts:
-            return refusal(
-                need,
-                None,
-                Code.NO_NODES,
-                "no node has registered",
-                hint="start `llmgw agent` on a machine, or wait for it to come back",
-            )
-        return refusal(
-            need,
-            None,
-            Code.PROFILE_UNPLACED,
-            f"profile {need.profile.name} fits on none of {len(self.accounts.nodes)} nodes; "
-            f"nearest: {parts[0].sentence}",
-            wants=parts[0].need,
-            have=parts[0].have,
-            hint=parts[0].hint,
-            parts=tuple(parts),
-        )
-
-    def _gang_refusal(
-        self, need: Need, willing: Sequence[NodeAccount], parts: tuple[Refusal, ...]
-    ) -> Refusal:
-        what = need.profile.fabric or "any fabric label"
-        machines = len({account.record.machine for account in willing})
-        hint = parts[0].hint if parts else "give these agents a common fabric label"
-        if machines < need.shards <= len(willing):
-            hint = "agents of one machine count once, unless each has a `--machine` of its own"
-        return refusal(
-            need,
-            None,
-            Code.GANG_TOO_SMALL,
-            f"needs {need.shards} machines that share {what} at the same time; "
-            f"{machines} could take a shard",
-            wants=f"{need.shards} machines on one fabric",
-            have=f"{machines} machines with room",
-            hint=hint,
-            parts=parts,
-        )
+            return gang_too_small(need, willing, tuple(parts))
+        return nowhere(need, len(self.accounts.nodes), tuple(parts))
 
     def _vetoed(
-        self, need: Need, candidates: Sequence[Candidate], verdicts: Sequence[object]
+        self, need: Need, candidates: Sequence[Candidate], verdicts: Sequence[Verdict]
     ) -> Refusal:
-        parts = []
-        for candidate, verdict in zip(candidates, verdicts, strict=True):
-            if isinstance(verdict, Veto):
-                account = self.accounts.nodes[candidate.offers[0].node]
-                parts.append(
-                    refusal(
-                        need,
-                        account,
-                        verdict.code or Code.POLICY_VETO,
-                        verdict.sentence or f"policy {self.policy.name} gave no reason",
-                    )
-                )
-        return refusal(
-            need,
-            None,
-            Code.PROFILE_UNPLACED,
-            f"policy {self.policy.name} ruled out all {len(candidates)} feasible places; "
-            f"first: {parts[0].sentence}",
-            parts=tuple(parts),
-        )
+        vetoes = [
+            (self.accounts.nodes[candidate.offers[0].node], verdict)
+            for candidate, verdict in zip(candidates, verdicts, strict=True)
+            if isinstance(verdict, Veto)
+        ]
+        return vetoed(need, self.policy.name, vetoes)
 
     def _candidates(self, need: Need) -> list[Candidate]:
         if need.shards > 1:
@@ -334,24 +285,6 @@ class Placer:
         )
 
 
-def impossible(need: Need) -> Refusal | None:
-    """Return why the profile could run nowhere, whatever the fleet; None if it could."""
-    heads = need.facts.attention_heads if need.facts else None
-    tensor = need.profile.parallel.tensor
-    if heads is None or heads % tensor == 0:
-        return None
-    fitting = max(size for size in range(1, tensor) if heads % size == 0)
-    return refusal(
-        need,
-        None,
-        Code.TENSOR_INDIVISIBLE,
-        f"{heads} attention heads cannot be split over {tensor} devices",
-        wants=f"a divisor of {heads}",
-        have=str(tensor),
-        hint=f"use parallel.tensor: {fitting}",
-    )
-
-
 def _fabrics(inventory: NodeInventory, need: Need) -> Iterator[tuple[str, str]]:
     for key, value in inventory.fabric.items():
         if not key.endswith(".address") and need.node_fabric in (None, key):
@@ -367,37 +300,6 @@ def _one_per_machine(offers: Sequence[_Offer]) -> list[_Offer]:
             seen.add(offer.account.record.machine)
             apart.append(offer)
     return apart
-
-
-#: From what passes by itself or is nearly enough, to what would need another machine.
-_NEAREST_FIRST: tuple[str, ...] = (
-    Code.DEVICES_BUSY,
-    Code.FOREIGN_PROCESS,
-    Code.ISLAND_TOO_SMALL,
-    Code.RAM_SHORT,
-    Code.DISK_SHORT,
-    Code.NO_PORT,
-    Code.NODE_DRAINING,
-    Code.NODE_CORDONED,
-    Code.CRASH_LOOP,
-    Code.DEVICES_FAILED,
-    Code.NODE_NOT_READY,
-    Code.MEMORY_UNKNOWN,
-    Code.DEVICE_MEMORY,
-    Code.ENGINE_MISSING,
-    Code.DEVICE_KIND,
-    Code.TOO_FEW_DEVICES,
-    Code.DEVICE_VENDOR,
-    Code.FABRIC_MISSING,
-    Code.LABEL_MISMATCH,
-    Code.POOL_MISMATCH,
-    Code.AGENT_TOO_NEW,
-    Code.ENGINE_UNKNOWN,
-)
-
-
-def _nearness(code: str) -> int:
-    return _NEAREST_FIRST.index(code) if code in _NEAREST_FIRST else len(_NEAREST_FIRST)
 
 
 def place_model(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.control.decide.backoff import backoff_s
 from llmgw.control.decide.codes import RefusalCode as Code
-from llmgw.control.decide.eviction import propose_eviction, rank_of
+from llmgw.control.decide.eviction import propose_eviction
 from llmgw.control.decide.leaving import Step, leave, rest
 from llmgw.control.decide.memory import Memory
+from llmgw.control.decide.order import count_by_profile, in_turn, urgency, worth
 from llmgw.control.decide.placement import Placer, place_model
 from llmgw.control.decide.roles import (
     Roles,
@@ -29,7 +29,7 @@ from llmgw.control.decide.snapshot import (
     Setback,
 )
 from llmgw.control.decide.targets import is_stale, is_wanted, target_of
-from llmgw.domain.catalog import Model, Profile
+from llmgw.domain.catalog import Model
 from llmgw.domain.ids import ModelName, NodeId, ReplicaId, replica_id
 from llmgw.domain.plans import (
     Action,
@@ -108,7 +108,7 @@ class _Pass:
             waited_for = model.name in self.snapshot.wanted
             if waited_for or not self.memory.is_at_rest(model, records):
                 moving.append((model, records))
-        for model, records in sorted(moving, key=lambda item: self._urgency(item[0])):
+        for model, records in sorted(moving, key=lambda item: urgency(self.snapshot, item[0])):
             before = self._extent()
             self._model(model, records)
             if self._extent() == before:
@@ -174,12 +174,12 @@ class _Pass:
             self.setbacks[model.name] = held
             self.waits.append(held.until - self.snapshot.now)
             return
-        counts = _count_by_profile(roles.fresh)
+        counts = count_by_profile(roles.fresh)
         for _ in range(missing):
             if self._wake(roles, because):
                 continue
             name = replica_id(model.name, self.snapshot.term, self.number)
-            profiles = _in_turn(model, counts)
+            profiles = in_turn(model, counts)
             answer = place_model(self.placer, model, profiles, name)
             if isinstance(answer, Refusal) and self.placer.lend():
                 answer = place_model(self.placer, model, profiles, name)
@@ -403,56 +403,5 @@ class _Pass:
         if step.recheck_after_s is not None:
             self.waits.append(step.recheck_after_s)
 
-    def _urgency(self, model: Model) -> tuple[int, float, int, float, ModelName]:
-        """Order models by importance; among equals whoever has waited longest gets room first.
-
-        Among those for whom nobody waits, large ones come first: small ones fit into what they
-        leave, but not the other way round.
-        """
-        wanted = self.snapshot.wanted.get(model.name)
-        return (
-            -rank_of(model),
-            wanted.since if wanted else float("inf"),
-            -max((item.devices.count for item in model.profiles), default=0),
-            -max((item.devices.memory_gib or 0.0 for item in model.profiles), default=0.0),
-            model.name,
-        )
-
     def _worth(self, record: ReplicaRecord) -> tuple[bool, bool, int, float, str]:
-        """Order replicas by how little is lost with them.
-
-        Not ready goes before ready. Among ready ones the one that became so last goes: after a
-        lost node's return that is the original, whose replacement has been serving since.
-        """
-        node_open = all(
-            node in self.snapshot.nodes and not self.snapshot.nodes[node].cordoned
-            for node in record.nodes
-        )
-        return (
-            is_serving(record),
-            node_open,
-            record.spec.priority,
-            -record.replica.since,
-            record.id,
-        )
-
-
-def _count_by_profile(records: Sequence[ReplicaRecord]) -> defaultdict[str, int]:
-    counts: defaultdict[str, int] = defaultdict(int)
-    for record in records:
-        counts[record.replica.profile] += 1
-    return counts
-
-
-def _in_turn(model: Model, counts: Mapping[str, int]) -> list[Profile]:
-    """Order profiles by priority; equals share the replicas by weight, each at least one.
-
-    So a canary is a second profile of equal priority and small weight: it gets one replica,
-    and its weight decides over its part of the traffic.
-    """
-
-    def turn(item: Profile) -> tuple[int, bool, float, str]:
-        count = counts[item.name]
-        return (-item.priority, count > 0, (count + 1) / item.weight, item.name)
-
-    return sorted(model.profiles, key=turn)
+        return worth(self.snapshot, record)
