@@ -123,7 +123,9 @@ def test_over_nodes_the_head_sends_tensors_to_workers_that_are_on_the_fabric() -
     )
     head, worker = (ADAPTER.launch(assignment) for assignment in assignments(item))
     assert head.argv[head.argv.index("--rpc") + 1] == "127.0.0.2:20100"
-    assert worker.argv == ("/opt/llama/rpc-server", "--host", "127.0.0.2", "--port", "20100")
+    end = head.argv.index("--")
+    assert head.argv[end - 1 : end + 2] == ("127.0.0.2:20100", "--", "/opt/llama/llama-server")
+    assert worker.argv == ("/opt/llama/ggml-rpc-server", "--host", "127.0.0.2", "--port", "20100")
     assert worker.env == {"CUDA_VISIBLE_DEVICES": "GPU-0001-0000,GPU-0001-0001"}
     assert worker.ready is None
 

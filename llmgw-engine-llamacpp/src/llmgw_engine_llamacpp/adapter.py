@@ -80,11 +80,13 @@ class LlamaCppAdapter:
         """Launch by the profile's `command` if it has one, else by our launcher."""
         spec = assignment.spec
         devices = visible_devices(spec.devices)
+        options = LlamaCppOptions.model_validate(dict(spec.options))
         if spec.rank != self.traits.serves_on_rank:
             return Launch(
-                argv=worker_argv(assignment), env={**spec.env, **devices}, scrub_env=_SCRUBBED
+                argv=worker_argv(assignment, options),
+                env={**spec.env, **devices},
+                scrub_env=_SCRUBBED,
             )
-        options = LlamaCppOptions.model_validate(dict(spec.options))
         grace_s = spec.stop_grace_s or self.traits.stop_grace_s
         if assignment.home.command:
             argv = server_argv(assignment, options)

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from llmgw.contracts.engine import Assignment
 from llmgw_engine_llamacpp.options import LlamaCppOptions
 
+_MEET = str(Path(__file__).with_name("meet.py"))
 _LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 _ALL_LAYERS = 9999  # more than any model has; the library knows no word for "all"
 
@@ -64,17 +65,19 @@ def server_argv(assignment: Assignment, options: LlamaCppOptions) -> tuple[str, 
     """Return the command where the profile names a `llama-server`."""
     command = assignment.home.command or ()
     flags = (flag for setting in _settings(assignment, options) for flag in setting.flags)
-    return (*command, *flags)
+    workers = _workers(assignment)
+    meet = (sys.executable, "-I", _MEET, *workers, "--") if workers else ()
+    return (*meet, *command, *flags)
 
 
-def worker_argv(assignment: Assignment) -> tuple[str, ...]:
-    """Return the command of a rank above 0: the `rpc-server` built beside the `llama-server`.
+def worker_argv(assignment: Assignment, options: LlamaCppOptions) -> tuple[str, ...]:
+    """Return the command of a rank above 0: the RPC server built beside the `llama-server`.
 
     It holds no model: rank 0 sends the tensors. It asks for no key either, so it listens on the
     address that the ranks share and nowhere else.
     """
     spec = assignment.spec
-    program = PurePosixPath((assignment.home.command or ("",))[0]).with_name("rpc-server")
+    program = PurePosixPath((assignment.home.command or ("",))[0]).with_name(options.rpc_server)
     own = spec.peers[spec.rank]
     return (str(program), "--host", own.address, "--port", str(own.ports[0]))
 
@@ -148,15 +151,19 @@ def _special(assignment: Assignment, options: LlamaCppOptions) -> Iterator[Setti
         yield Setting(
             flags=("--reranking",), params=(("embedding", True), ("pooling_type", "rank"))
         )
-    if workers := assignment.spec.peers[1:]:
-        text = ",".join(f"{peer.address}:{peer.ports[0]}" for peer in workers)
-        yield Setting(flags=("--rpc", text), params=())
+    if workers := _workers(assignment):
+        yield Setting(flags=("--rpc", ",".join(workers)), params=())
     if options.mmproj:
         yield _value("--mmproj", "mmproj.path", _beside(assignment, options, options.mmproj))
     if options.lora:
         pairs = [(_beside(assignment, options, item.path), item.scale) for item in options.lora]
         text = ",".join(f"{path}:{scale:g}" for path, scale in pairs)
         yield _value("--lora-scaled", "lora_adapters", text, [list(pair) for pair in pairs])
+
+
+def _workers(assignment: Assignment) -> tuple[str, ...]:
+    """Return where the ranks above 0 listen."""
+    return tuple(f"{peer.address}:{peer.ports[0]}" for peer in assignment.spec.peers[1:])
 
 
 def _value(flag: str, param: str, value: object, param_value: object = None) -> Setting:

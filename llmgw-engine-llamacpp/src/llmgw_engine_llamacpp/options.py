@@ -60,6 +60,9 @@ class LlamaCppOptions(EngineOptions):
     """Proportions, one per device."""
     main_gpu: Annotated[int, Field(ge=0)] | None = None
     """Counted among the replica's own devices."""
+    rpc_server: Literal["ggml-rpc-server", "rpc-server"] = "ggml-rpc-server"
+    """What serves on nodes above the first lies beside `llama-server`; older builds have the other
+    name."""
 
     threads: Count | None = None
     threads_batch: Count | None = None

@@ -23,6 +23,8 @@ _INHERITED = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH"}
     | {"XDG_CACHE_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_HOME", "CUDA_PATH", "ROCM_PATH"}
 )
+# A gang's nodes share one; which, only its placement had to know.
+_SOME_FABRIC = "shared"
 _INHERITED_PREFIXES = ("LC_", "NCCL_", "RCCL_", "UCX_", "GLOO_", "OMP_", "MKL_", "HSA_", "NVIDIA_")
 
 
@@ -45,6 +47,7 @@ def profile_of(spec: ShardSpec) -> Profile:
         devices=DeviceNeed(count=count),
         parallel=Parallel(tensor=spec.tensor, pipeline=spec.pipeline, data=spec.data),
         nodes=len({peer.node for peer in spec.peers}) or 1,
+        fabric=_SOME_FABRIC if spec.world_size > 1 else None,
         options=spec.options,
         command=spec.command,
         env=spec.env,
