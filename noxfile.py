@@ -31,7 +31,6 @@ DISTRIBUTIONS = (
 )
 SOURCES = tuple(f"{name}/src" for name in DISTRIBUTIONS)
 TESTS = tuple(f"{name}/tests" for name in DISTRIBUTIONS)
-ENGINE_PLACES = ("LLMGW_VLLM_PYTHON", "LLMGW_VLLM_MODEL")
 OPENAI_NODE = "openai@7.59.0"
 AXE = "axe-core@4.14.1"
 
@@ -189,15 +188,12 @@ def hostile(session: nox.Session) -> None:
 
 @nox.session
 def engines(session: nox.Session) -> None:
-    """Real engines, launched by an agent, used through the router.
+    """Real engines, launched by agents, used through the router; as root, also over two machines.
 
-    They are gigabytes large, so nothing is fetched: LLMGW_VLLM_PYTHON names an interpreter that has
-    vLLM and LLMGW_VLLM_MODEL a small model; docs/engines/vllm.md says how to make both.
+    vLLM is installed by an agent, some gigabytes, unless LLMGW_VLLM_PYTHON names an interpreter
+    that has it. SGLang has no build for CPUs: without LLMGW_SGLANG_PYTHON it is left out.
     """
-    missing = [name for name in ENGINE_PLACES if not os.environ.get(name)]
-    if missing:
-        session.error(f"set {', '.join(missing)}: docs/engines/vllm.md says how to make them")
-    install(session)
+    install(session, tools="engines")
     _slow(session, "engines")
 
 
