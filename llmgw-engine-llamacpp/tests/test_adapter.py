@@ -238,3 +238,33 @@ def test_an_illegal_instruction_is_tried_once_without_repacking() -> None:
     assert first.cause is again.cause is FailureCause.ILLEGAL_INSTRUCTION
     assert first.retry_options == {"repack": False}
     assert again.retry_options is None
+
+
+def test_memory_is_what_the_launcher_or_the_buffers_of_a_recorded_start_say() -> None:
+    buffers = ADAPTER.read_memory(
+        tuple(sample("xllamacpp-2026.10.11549-start-up-verbose.txt").splitlines())
+    )
+    assert buffers is not None
+    assert buffers.main_memory_mib == pytest.approx(92.10 + 0.38 + 45.0 + 15.64)
+    assert buffers.total_mib is None, "it has no device"
+    quiet = ADAPTER.read_memory(("llmgw: 231 MiB resident", "llmgw: serving"))
+    assert quiet is not None
+    assert quiet.main_memory_mib == 231.0
+    assert ADAPTER.read_memory(("0.00.018.392 I srv          init: model loaded",)) is None
+
+
+def test_of_several_devices_the_fullest_counts_apart_from_main_memory() -> None:
+    report = ADAPTER.read_memory(
+        (
+            "0.00.225.908 I load_tensors:        CUDA0 model buffer size =  4000.00 MiB",
+            "0.00.225.909 I load_tensors:        CUDA1 model buffer size =  3000.00 MiB",
+            "0.00.225.910 I load_tensors:   CPU_Mapped model buffer size =   100.00 MiB",
+            "0.00.230.596 I llama_kv_cache:      CUDA0 KV buffer size =   512.00 MiB",
+            "0.00.230.597 I llama_kv_cache:      CUDA1 KV buffer size =   256.00 MiB",
+            "0.00.268.949 I sched_reserve:      CUDA0 compute buffer size =   300.00 MiB",
+            "0.00.268.950 I sched_reserve:  CUDA_Host compute buffer size =    10.00 MiB",
+        )
+    )
+    assert report is not None
+    assert (report.weights_mib, report.kv_cache_mib, report.activation_mib) == (4000, 512, 300)
+    assert report.main_memory_mib == 110.0

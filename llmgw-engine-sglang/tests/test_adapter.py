@@ -226,6 +226,22 @@ def test_memory_is_read_from_the_log() -> None:
     assert report.kv_cache_mib == 4 * 1024
     assert report.graphs_mib == 512
     assert report.kv_cache_tokens == 4096
+    latent = ADAPTER.read_memory(
+        ("KV Cache is allocated. dtype: torch.bfloat16, #tokens: 4096, KV size: 3.00 GB",)
+    )
+    assert latent is not None
+    assert latent.kv_cache_mib == 3 * 1024
+
+
+def test_an_adapter_of_the_profile_is_asked_for_behind_a_colon() -> None:
+    spec = next(iter(assignments(profile("sglang", options={"enable_lora": True})))).spec
+    body = json.dumps({"data": [{"id": "sql", "root": "/weights/sql", "parent": "m"}]})
+    assert ADAPTER.read_adapters(spec, body) == {"sql": "/weights/sql"}
+    assert ADAPTER.adapter_model(spec, "sql") == f"{spec.served_names[0]}:sql"
+    given = {"adapters": [{"name": "sql", "weights": "path:/a"}]}
+    (problem,) = ADAPTER.check(profile("sglang", **given))
+    assert problem.path == "adapters"
+    assert ADAPTER.check(profile("sglang", options={"enable_lora": True}, **given)) == ()
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from llmgw.contracts.engine import (
 from llmgw.contracts.options import env_problems, option_problems
 from llmgw.domain.catalog import Profile
 from llmgw.domain.commands import ShardSpec
-from llmgw.domain.loads import EngineLoad
+from llmgw.domain.loads import EngineLoad, MemoryReport
 from llmgw.domain.replicas import Failure
 from llmgw.errors import Problem
 from llmgw_engine_llamacpp.argv import launcher_argv, server_argv, worker_argv
 from llmgw_engine_llamacpp.failures import explain_exit
 from llmgw_engine_llamacpp.load import parse_load
+from llmgw_engine_llamacpp.memory import read_memory
 from llmgw_engine_llamacpp.options import REFUSED, LlamaCppOptions
 
 _KEY = "LLAMA_API_KEY"
@@ -111,6 +112,9 @@ class LlamaCppAdapter:
 
     def explain_exit(self, end: EngineExit) -> Failure:
         return explain_exit(end)
+
+    def read_memory(self, lines: tuple[str, ...]) -> MemoryReport | None:
+        return read_memory(lines)
 
     def batch_size(self, spec: ShardSpec) -> int:
         """Return the number of slots; further requests wait in the engine, without limit."""

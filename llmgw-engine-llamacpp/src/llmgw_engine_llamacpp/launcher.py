@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 _BUSY = re.compile(r"^llamacpp:requests_(?:processing|deferred) (\d+)", re.MULTILINE)
@@ -49,6 +50,7 @@ def main() -> NoReturn:
         server = xllamacpp.Server(params)  # binds, then returns when the model is loaded
     except RuntimeError as error:
         fail(1, f"llama.cpp does not serve: {error}")
+    say(f"{resident_mib():.0f} MiB resident")  # the library keeps what it took to itself
     wait_for_sigterm()
     drain(server, given.drain_s)
     # The library has no stop, and hangs when it is destroyed with a request in flight.
@@ -112,6 +114,11 @@ def drain(server: Any, limit_s: float) -> None:
             return
         time.sleep(_POLL_S)
     say(f"requests were still in flight after {limit_s:g} s")
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def say(text: str) -> None:

@@ -110,6 +110,10 @@ def test_it_becomes_ready_answers_and_streams(start: Start) -> None:
     assert (load.running, load.waiting) == (0, 0)
     assert load.generated_tokens is not None
     assert load.generated_tokens >= 4
+    report = ADAPTER.read_memory(tuple(engine.log.read_text().splitlines()))
+    assert report is not None
+    assert report.main_memory_mib is not None
+    assert 10 < report.main_memory_mib < 1000
 
 
 def test_it_asks_for_its_key_which_no_other_user_can_see(start: Start) -> None:

@@ -12,13 +12,12 @@ from llmgw.contracts.engine import (
     EngineExit,
     EngineTraits,
     Launch,
-    MemoryReport,
     Probe,
 )
 from llmgw.contracts.options import env_problems, option_problems
 from llmgw.domain.catalog import Profile
 from llmgw.domain.commands import ShardSpec
-from llmgw.domain.loads import EngineLoad
+from llmgw.domain.loads import EngineLoad, MemoryReport
 from llmgw.domain.replicas import Failure
 from llmgw.errors import Problem
 from llmgw_engine_sglang.argv import BOOTSTRAP, PORTS, serve_argv

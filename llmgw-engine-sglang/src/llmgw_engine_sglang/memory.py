@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
-from llmgw.contracts.engine import MemoryReport
+from llmgw.domain.loads import MemoryReport
 
 _MIB_PER_GIB = 1024.0
 _WEIGHTS = re.compile(r"Load weight end\..*mem usage=([\d.]+) ?GB")
-_KV_CACHE = re.compile(r"KV Cache is allocated\..*K size: ([\d.]+) ?GB, V size: ([\d.]+) ?GB")
+# Models with latent attention have one cache, and no K and V of their own.
+_KV_CACHE = re.compile(
+    r"KV Cache is allocated\..*?(?:K size: ([\d.]+) ?GB, V|, KV) size: ([\d.]+) ?GB"
+)
 _KV_TOKENS = re.compile(r"max_total_num_tokens=(\d+)")
 _GRAPHS = re.compile(r"Capture .* end\..*mem usage=([\d.]+) ?GB")
 
@@ -20,7 +23,7 @@ def read_memory(lines: tuple[str, ...]) -> MemoryReport | None:
     Source: messages of 0.5.23 (`model_runner.py`, `memory_pool.py`, `scheduler.py`).
     """
     text = "\n".join(lines)
-    caches = [(float(k) + float(v)) * _MIB_PER_GIB for k, v in _KV_CACHE.findall(text)]
+    caches = [(float(k or 0) + float(v)) * _MIB_PER_GIB for k, v in _KV_CACHE.findall(text)]
     report = MemoryReport(
         weights_mib=_most(_WEIGHTS, text),
         kv_cache_mib=max(caches, default=None),

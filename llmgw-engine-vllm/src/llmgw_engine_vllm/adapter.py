@@ -13,13 +13,12 @@ from llmgw.contracts.engine import (
     EngineExit,
     EngineTraits,
     Launch,
-    MemoryReport,
     Probe,
 )
 from llmgw.contracts.options import env_problems, option_problems
 from llmgw.domain.catalog import Profile
 from llmgw.domain.commands import ShardSpec
-from llmgw.domain.loads import EngineLoad
+from llmgw.domain.loads import EngineLoad, MemoryReport
 from llmgw.domain.replicas import Failure
 from llmgw.domain.roles import Role
 from llmgw.errors import Problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from llmgw.contracts.engine import MemoryReport
+from llmgw.domain.loads import MemoryReport
 
 _MIB_PER_GIB = 1024.0
 _WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")

@@ -26,6 +26,7 @@ LINE_LIMIT = 4096  #: characters; the rest of a longer line is cut
 _RAW_LIMIT = 4 * LINE_LIMIT  # bytes; a character has at most four
 _READ_BYTES = 1 << 18
 _BACKLOG_BYTES = 1 << 18  # of what an engine printed before this agent lived
+_START_UP_BYTES = 4 << 20  # of eight ranks that say everything, a tenth was seen
 _FOLLOW_S = 0.25
 
 
@@ -88,6 +89,7 @@ class EngineLog:
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._head: list[str] = []
         self._assembler = LineAssembler()
+        self._first = 0  #: of this incarnation's files
         self._number = 0  #: of the file being read; 0: none yet
         self._offset = 0
         self.count = 0  #: whole lines taken in so far
@@ -98,7 +100,7 @@ class EngineLog:
         self._lines.clear()
         self._head.clear()
         self._assembler = LineAssembler()
-        self._number, self._offset = first, 0
+        self._first, self._number, self._offset = first, first, 0
         # After a long life only its start and its end are of interest.
         newest = max(self._numbers(), default=first)
         size = self._size(newest)
@@ -139,6 +141,13 @@ class EngineLog:
     def unfinished(self) -> str:
         """A line that has not ended yet; "" if there is none."""
         return self._assembler.unfinished
+
+    def start_up(self) -> tuple[str, ...]:
+        """Return this incarnation's first lines, many enough to hold all of its start.
+
+        () where that file has been rotated away. May block on a disk.
+        """
+        return tuple(LineAssembler().feed(self._read(self._first, 0, _START_UP_BYTES)))
 
     @property
     def head(self) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ class AgentFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., shard: _Optional[_Union[ShardReport, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ..., unsupported: _Optional[_Union[Unsupported, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("welcome", "goodbye", "heartbeat_reply", "start", "drain", "stop", "bulk", "unsupported", "part", "sleep", "wake")
+    __slots__ = ("welcome", "goodbye", "heartbeat_reply", "start", "drain", "stop", "bulk", "unsupported", "part", "sleep", "wake", "admit", "adapt")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,8 @@ class ServerFrame(_message.Message):
     PART_FIELD_NUMBER: _ClassVar[int]
     SLEEP_FIELD_NUMBER: _ClassVar[int]
     WAKE_FIELD_NUMBER: _ClassVar[int]
+    ADMIT_FIELD_NUMBER: _ClassVar[int]
+    ADAPT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     goodbye: Goodbye
     heartbeat_reply: HeartbeatReply
@@ -144,7 +146,9 @@ class ServerFrame(_message.Message):
     part: Part
     sleep: SleepShard
     wake: WakeShard
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., start: _Optional[_Union[StartShard, _Mapping]] = ..., drain: _Optional[_Union[DrainShard, _Mapping]] = ..., stop: _Optional[_Union[StopShard, _Mapping]] = ..., bulk: _Optional[_Union[BulkRequest, _Mapping]] = ..., unsupported: _Optional[_Union[Unsupported, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., sleep: _Optional[_Union[SleepShard, _Mapping]] = ..., wake: _Optional[_Union[WakeShard, _Mapping]] = ...) -> None: ...
+    admit: AdmitPeer
+    adapt: AdaptShard
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., start: _Optional[_Union[StartShard, _Mapping]] = ..., drain: _Optional[_Union[DrainShard, _Mapping]] = ..., stop: _Optional[_Union[StopShard, _Mapping]] = ..., bulk: _Optional[_Union[BulkRequest, _Mapping]] = ..., unsupported: _Optional[_Union[Unsupported, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., sleep: _Optional[_Union[SleepShard, _Mapping]] = ..., wake: _Optional[_Union[WakeShard, _Mapping]] = ..., admit: _Optional[_Union[AdmitPeer, _Mapping]] = ..., adapt: _Optional[_Union[AdaptShard, _Mapping]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("data", "last")
@@ -310,6 +314,28 @@ class WakeShard(_message.Message):
     replica: str
     def __init__(self, epoch: _Optional[int] = ..., shard: _Optional[str] = ..., replica: _Optional[str] = ...) -> None: ...
 
+class AdaptShard(_message.Message):
+    __slots__ = ("epoch", "shard", "replica", "adapters")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    shard: str
+    replica: str
+    adapters: _containers.RepeatedCompositeFieldContainer[LoraAdapter]
+    def __init__(self, epoch: _Optional[int] = ..., shard: _Optional[str] = ..., replica: _Optional[str] = ..., adapters: _Optional[_Iterable[_Union[LoraAdapter, _Mapping]]] = ...) -> None: ...
+
+class AdmitPeer(_message.Message):
+    __slots__ = ("node", "manifest", "for_s")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    FOR_S_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    manifest: str
+    for_s: float
+    def __init__(self, node: _Optional[str] = ..., manifest: _Optional[str] = ..., for_s: _Optional[float] = ...) -> None: ...
+
 class DeviceProcess(_message.Message):
     __slots__ = ("pid", "memory_mib", "ours")
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -371,6 +397,14 @@ class InstalledEngine(_message.Message):
     path: str
     def __init__(self, engine: _Optional[str] = ..., version: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
 
+class InstallableEngine(_message.Message):
+    __slots__ = ("engine", "version")
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    engine: str
+    version: str
+    def __init__(self, engine: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
 class WeightFacts(_message.Message):
     __slots__ = ("weights_mib", "kv_bytes_per_token", "windowed_bytes_per_token", "sliding_window", "attention_heads", "max_context", "disk_mib")
     WEIGHTS_MIB_FIELD_NUMBER: _ClassVar[int]
@@ -390,14 +424,16 @@ class WeightFacts(_message.Message):
     def __init__(self, weights_mib: _Optional[float] = ..., kv_bytes_per_token: _Optional[float] = ..., windowed_bytes_per_token: _Optional[float] = ..., sliding_window: _Optional[int] = ..., attention_heads: _Optional[int] = ..., max_context: _Optional[int] = ..., disk_mib: _Optional[float] = ...) -> None: ...
 
 class CachedWeights(_message.Message):
-    __slots__ = ("ref", "size_bytes", "facts")
+    __slots__ = ("ref", "size_bytes", "facts", "manifest")
     REF_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
     ref: str
     size_bytes: int
     facts: WeightFacts
-    def __init__(self, ref: _Optional[str] = ..., size_bytes: _Optional[int] = ..., facts: _Optional[_Union[WeightFacts, _Mapping]] = ...) -> None: ...
+    manifest: str
+    def __init__(self, ref: _Optional[str] = ..., size_bytes: _Optional[int] = ..., facts: _Optional[_Union[WeightFacts, _Mapping]] = ..., manifest: _Optional[str] = ...) -> None: ...
 
 class PortRange(_message.Message):
     __slots__ = ("first", "last")
@@ -408,7 +444,7 @@ class PortRange(_message.Message):
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class NodeInventory(_message.Message):
-    __slots__ = ("node", "agent_uid", "boot_id", "machine_id", "agent_version", "hostname", "data_address", "pool", "labels", "fabric", "cpu_count", "ram_mib", "ram_available_mib", "disk_free_mib", "port_range", "devices", "engines", "weights", "capabilities", "leaving")
+    __slots__ = ("node", "agent_uid", "boot_id", "machine_id", "agent_version", "hostname", "data_address", "pool", "labels", "fabric", "cpu_count", "ram_mib", "ram_available_mib", "disk_free_mib", "port_range", "devices", "engines", "weights", "capabilities", "leaving", "weights_port", "installable")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +479,8 @@ class NodeInventory(_message.Message):
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_PORT_FIELD_NUMBER: _ClassVar[int]
+    INSTALLABLE_FIELD_NUMBER: _ClassVar[int]
     node: str
     agent_uid: str
     boot_id: str
@@ -463,7 +501,9 @@ class NodeInventory(_message.Message):
     weights: _containers.RepeatedCompositeFieldContainer[CachedWeights]
     capabilities: _containers.RepeatedScalarFieldContainer[str]
     leaving: bool
-    def __init__(self, node: _Optional[str] = ..., agent_uid: _Optional[str] = ..., boot_id: _Optional[str] = ..., machine_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., hostname: _Optional[str] = ..., data_address: _Optional[str] = ..., pool: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., fabric: _Optional[_Mapping[str, str]] = ..., cpu_count: _Optional[int] = ..., ram_mib: _Optional[int] = ..., ram_available_mib: _Optional[int] = ..., disk_free_mib: _Optional[int] = ..., port_range: _Optional[_Union[PortRange, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[InstalledEngine, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[CachedWeights, _Mapping]]] = ..., capabilities: _Optional[_Iterable[str]] = ..., leaving: bool = ...) -> None: ...
+    weights_port: int
+    installable: _containers.RepeatedCompositeFieldContainer[InstallableEngine]
+    def __init__(self, node: _Optional[str] = ..., agent_uid: _Optional[str] = ..., boot_id: _Optional[str] = ..., machine_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., hostname: _Optional[str] = ..., data_address: _Optional[str] = ..., pool: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., fabric: _Optional[_Mapping[str, str]] = ..., cpu_count: _Optional[int] = ..., ram_mib: _Optional[int] = ..., ram_available_mib: _Optional[int] = ..., disk_free_mib: _Optional[int] = ..., port_range: _Optional[_Union[PortRange, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[InstalledEngine, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[CachedWeights, _Mapping]]] = ..., capabilities: _Optional[_Iterable[str]] = ..., leaving: bool = ..., weights_port: _Optional[int] = ..., installable: _Optional[_Iterable[_Union[InstallableEngine, _Mapping]]] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("rank", "node", "address", "ports", "devices")
@@ -485,8 +525,16 @@ class Command(_message.Message):
     argv: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, argv: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class LoraAdapter(_message.Message):
+    __slots__ = ("name", "weights")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weights: str
+    def __init__(self, name: _Optional[str] = ..., weights: _Optional[str] = ...) -> None: ...
+
 class ShardSpec(_message.Message):
-    __slots__ = ("id", "replica", "model", "served_names", "profile", "spec_hash", "engine", "engine_version", "weights", "options_json", "devices", "rank", "ports", "tensor", "pipeline", "data", "peers", "memory_mib", "command", "env", "pool", "priority", "weight", "max_inflight", "start_limit_s", "stop_grace_s")
+    __slots__ = ("id", "replica", "model", "served_names", "profile", "spec_hash", "engine", "engine_version", "weights", "options_json", "devices", "rank", "ports", "tensor", "pipeline", "data", "peers", "memory_mib", "command", "env", "pool", "priority", "weight", "max_inflight", "start_limit_s", "stop_grace_s", "adapters", "role")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -520,6 +568,8 @@ class ShardSpec(_message.Message):
     MAX_INFLIGHT_FIELD_NUMBER: _ClassVar[int]
     START_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     STOP_GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     id: str
     replica: str
     model: str
@@ -546,7 +596,9 @@ class ShardSpec(_message.Message):
     max_inflight: int
     start_limit_s: float
     stop_grace_s: float
-    def __init__(self, id: _Optional[str] = ..., replica: _Optional[str] = ..., model: _Optional[str] = ..., served_names: _Optional[_Iterable[str]] = ..., profile: _Optional[str] = ..., spec_hash: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., weights: _Optional[str] = ..., options_json: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., rank: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ..., tensor: _Optional[int] = ..., pipeline: _Optional[int] = ..., data: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., memory_mib: _Optional[int] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ..., priority: _Optional[int] = ..., weight: _Optional[float] = ..., max_inflight: _Optional[int] = ..., start_limit_s: _Optional[float] = ..., stop_grace_s: _Optional[float] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[LoraAdapter]
+    role: str
+    def __init__(self, id: _Optional[str] = ..., replica: _Optional[str] = ..., model: _Optional[str] = ..., served_names: _Optional[_Iterable[str]] = ..., profile: _Optional[str] = ..., spec_hash: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., weights: _Optional[str] = ..., options_json: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., rank: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ..., tensor: _Optional[int] = ..., pipeline: _Optional[int] = ..., data: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., memory_mib: _Optional[int] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ..., priority: _Optional[int] = ..., weight: _Optional[float] = ..., max_inflight: _Optional[int] = ..., start_limit_s: _Optional[float] = ..., stop_grace_s: _Optional[float] = ..., adapters: _Optional[_Iterable[_Union[LoraAdapter, _Mapping]]] = ..., role: _Optional[str] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("cause", "message", "hint", "exit_code", "log_tail", "command", "retry_options_json")
@@ -610,19 +662,47 @@ class Shard(_message.Message):
     retry_in_s: float
     def __init__(self, id: _Optional[str] = ..., replica: _Optional[str] = ..., node: _Optional[str] = ..., rank: _Optional[int] = ..., state: _Optional[_Union[ShardState, str]] = ..., devices: _Optional[_Iterable[str]] = ..., ports: _Optional[_Iterable[int]] = ..., pid: _Optional[int] = ..., started_at: _Optional[float] = ..., incarnation: _Optional[int] = ..., restarts: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_in_s: _Optional[float] = ...) -> None: ...
 
+class MemoryReport(_message.Message):
+    __slots__ = ("weights_mib", "kv_cache_mib", "activation_mib", "graphs_mib", "kv_cache_tokens", "main_memory_mib")
+    WEIGHTS_MIB_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_MIB_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATION_MIB_FIELD_NUMBER: _ClassVar[int]
+    GRAPHS_MIB_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAIN_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    weights_mib: float
+    kv_cache_mib: float
+    activation_mib: float
+    graphs_mib: float
+    kv_cache_tokens: int
+    main_memory_mib: float
+    def __init__(self, weights_mib: _Optional[float] = ..., kv_cache_mib: _Optional[float] = ..., activation_mib: _Optional[float] = ..., graphs_mib: _Optional[float] = ..., kv_cache_tokens: _Optional[int] = ..., main_memory_mib: _Optional[float] = ...) -> None: ...
+
+class AdapterReport(_message.Message):
+    __slots__ = ("name", "problem")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    problem: str
+    def __init__(self, name: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+
 class ShardReport(_message.Message):
-    __slots__ = ("shard", "spec", "epoch", "url", "credential")
+    __slots__ = ("shard", "spec", "epoch", "url", "credential", "memory", "adapters")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
     CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     shard: Shard
     spec: ShardSpec
     epoch: int
     url: str
     credential: str
-    def __init__(self, shard: _Optional[_Union[Shard, _Mapping]] = ..., spec: _Optional[_Union[ShardSpec, _Mapping]] = ..., epoch: _Optional[int] = ..., url: _Optional[str] = ..., credential: _Optional[str] = ...) -> None: ...
+    memory: MemoryReport
+    adapters: _containers.RepeatedCompositeFieldContainer[AdapterReport]
+    def __init__(self, shard: _Optional[_Union[Shard, _Mapping]] = ..., spec: _Optional[_Union[ShardSpec, _Mapping]] = ..., epoch: _Optional[int] = ..., url: _Optional[str] = ..., credential: _Optional[str] = ..., memory: _Optional[_Union[MemoryReport, _Mapping]] = ..., adapters: _Optional[_Iterable[_Union[AdapterReport, _Mapping]]] = ...) -> None: ...
 
 class BulkRequest(_message.Message):
     __slots__ = ("id", "list_logs", "read_log", "list_weights", "pull_weights", "remove_weights", "install_engine", "remove_engine")
@@ -737,16 +817,18 @@ class LogLines(_message.Message):
     def __init__(self, lines: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class WeightsEntry(_message.Message):
-    __slots__ = ("ref", "size_bytes", "state", "used_by")
+    __slots__ = ("ref", "size_bytes", "state", "used_by", "total_bytes")
     REF_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     USED_BY_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     ref: str
     size_bytes: int
     state: str
     used_by: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ref: _Optional[str] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., used_by: _Optional[_Iterable[str]] = ...) -> None: ...
+    total_bytes: int
+    def __init__(self, ref: _Optional[str] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., used_by: _Optional[_Iterable[str]] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class WeightsList(_message.Message):
     __slots__ = ("entries",)
@@ -755,8 +837,10 @@ class WeightsList(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[WeightsEntry, _Mapping]]] = ...) -> None: ...
 
 class BulkWorking(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("progress",)
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    progress: Progress
+    def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class BulkDone(_message.Message):
     __slots__ = ()
@@ -793,3 +877,27 @@ class CertificateGrant(_message.Message):
     cluster_id: str
     pool: str
     def __init__(self, certificate_chain: _Optional[bytes] = ..., ca_bundle: _Optional[bytes] = ..., cluster_id: _Optional[str] = ..., pool: _Optional[str] = ...) -> None: ...
+
+class WeightsQuestion(_message.Message):
+    __slots__ = ("ref",)
+    REF_FIELD_NUMBER: _ClassVar[int]
+    ref: str
+    def __init__(self, ref: _Optional[str] = ...) -> None: ...
+
+class WeightsOffer(_message.Message):
+    __slots__ = ("manifest", "peers")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    manifest: str
+    peers: _containers.RepeatedCompositeFieldContainer[WeightsPeer]
+    def __init__(self, manifest: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[WeightsPeer, _Mapping]]] = ...) -> None: ...
+
+class WeightsPeer(_message.Message):
+    __slots__ = ("node", "address", "port")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    address: str
+    port: int
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...

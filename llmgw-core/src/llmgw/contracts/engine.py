@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from llmgw.domain.catalog import Profile
 from llmgw.domain.commands import ShardSpec
-from llmgw.domain.loads import EngineLoad
+from llmgw.domain.loads import EngineLoad, MemoryReport
 from llmgw.domain.replicas import Failure
 from llmgw.domain.secret import Secret
 from llmgw.errors import Problem
@@ -138,17 +138,6 @@ class EngineAdapter(Protocol):
 
 class MetricsUnreadable(ValueError):
     """A metrics page has none of the gauges that it should have."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReport:
-    """What an engine says that it took, in MiB per device; None: it does not say."""
-
-    weights_mib: float | None = None
-    kv_cache_mib: float | None = None
-    activation_mib: float | None = None
-    graphs_mib: float | None = None
-    kv_cache_tokens: int | None = None
 
 
 @runtime_checkable

@@ -21,6 +21,14 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoraAdapter:
+    """A small addition to the weights, which requests ask for by its name."""
+
+    name: ModelName
+    weights: str  #: as a profile's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSpec:
     """All that a node must know to run one shard, persisted there as it is."""
 
@@ -53,6 +61,12 @@ class ShardSpec:
     start_limit_s: float = 1800.0
     stop_grace_s: float | None = None
     role: Role | None = None  #: half of each request is its own; None: whole requests
+    adapters: tuple[LoraAdapter, ...] = ()  #: the one part that changes while it runs
+
+    @property
+    def refs(self) -> frozenset[str]:
+        """All weights that it needs on its node."""
+        return frozenset((self.weights, *(item.weights for item in self.adapters)))
 
     @property
     def world_size(self) -> int:
@@ -109,4 +123,17 @@ class WakeShard:
     replica: ReplicaId
 
 
-Command = StartShard | DrainShard | StopShard | SleepShard | WakeShard
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptShard:
+    """The engine loads these adapters, and no others, while it serves.
+
+    Only for nodes that announce the capability `adapters`.
+    """
+
+    epoch: Epoch
+    shard: ShardId
+    replica: ReplicaId
+    adapters: tuple[LoraAdapter, ...]
+
+
+Command = StartShard | DrainShard | StopShard | SleepShard | WakeShard | AdaptShard

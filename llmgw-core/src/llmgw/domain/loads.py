@@ -1,4 +1,4 @@
-"""How busy an engine is, in one shape for all engines."""
+"""How busy an engine is and what it takes, in one shape for all engines."""
 
 from __future__ import annotations
 
@@ -23,3 +23,23 @@ class EngineLoad:
             count for count in (self.prompt_tokens, self.generated_tokens) if count is not None
         ]
         return sum(counts) if counts else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """What an engine says that it took, in MiB per device; None: it does not say."""
+
+    weights_mib: float | None = None
+    kv_cache_mib: float | None = None
+    activation_mib: float | None = None
+    graphs_mib: float | None = None
+    kv_cache_tokens: int | None = None
+    main_memory_mib: float | None = None  #: resident in all, where there is no device
+
+    @property
+    def total_mib(self) -> float | None:
+        """All that it named; None: not even weights and cache."""
+        if self.weights_mib is None or self.kv_cache_mib is None:
+            return None
+        rest = (self.activation_mib or 0.0) + (self.graphs_mib or 0.0)
+        return self.weights_mib + self.kv_cache_mib + rest

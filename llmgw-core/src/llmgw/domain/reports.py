@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmgw.domain.commands import ShardSpec
-from llmgw.domain.ids import Epoch, NodeId, SessionId, ShardId
-from llmgw.domain.loads import EngineLoad
+from llmgw.domain.ids import Epoch, ModelName, NodeId, SessionId, ShardId
+from llmgw.domain.loads import EngineLoad, MemoryReport
 from llmgw.domain.nodes import Device, NodeInventory
 from llmgw.domain.replicas import Shard
 from llmgw.domain.secret import Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterReport:
+    """How one LoRA adapter of a shard is."""
+
+    name: ModelName
+    problem: str = ""  #: why it cannot be used now; "": it is loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +29,8 @@ class ShardReport:
     epoch: Epoch  #: of the newest command applied to this shard
     url: str | None = None  #: of the engine's HTTP port, rank 0 only, from STARTING on
     credential: Secret | None = None  #: the engine's key, made by the agent
+    memory: MemoryReport | None = None  #: what this incarnation said that it took, once ready
+    adapters: tuple[AdapterReport, ...] = ()  #: of `spec.adapters`, those that were tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

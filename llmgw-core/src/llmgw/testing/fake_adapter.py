@@ -12,7 +12,7 @@ from llmgw.contracts.options import EngineOptions, env_problems, option_problems
 from llmgw.contracts.symptoms import explain
 from llmgw.domain.catalog import Profile
 from llmgw.domain.commands import ShardSpec
-from llmgw.domain.loads import EngineLoad
+from llmgw.domain.loads import EngineLoad, MemoryReport
 from llmgw.domain.replicas import Failure
 from llmgw.errors import Problem
 
@@ -101,6 +101,24 @@ class FakeEngineAdapter:
 
     def explain_exit(self, end: EngineExit) -> Failure:
         return explain(end, ())
+
+    def read_memory(self, lines: tuple[str, ...]) -> MemoryReport | None:
+        """Read `took 512 MiB`, which `say` can have it say."""
+        found = [float(words[1]) for line in lines if (words := line.split())[:1] == ["took"]]
+        return MemoryReport(main_memory_mib=found[-1]) if found else None
+
+    def read_adapters(self, spec: ShardSpec, body: str) -> Mapping[str, str]:  # noqa: ARG002
+        return listed_adapters(body)
+
+    def load_adapter(self, name: str, path: str) -> Probe:
+        body = {"lora_name": name, "lora_path": path}
+        return Probe(path="/v1/load_lora_adapter", method="POST", body=body)
+
+    def unload_adapter(self, name: str) -> Probe:
+        return Probe(path="/v1/unload_lora_adapter", method="POST", body={"lora_name": name})
+
+    def adapter_model(self, spec: ShardSpec, name: str) -> str:  # noqa: ARG002
+        return name
 
     def sleep_requests(self, spec: ShardSpec, level: int) -> tuple[Probe, ...]:
         if level != 1 or not spec.options.get("can_sleep"):

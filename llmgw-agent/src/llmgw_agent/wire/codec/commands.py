@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from llmgw.domain.commands import (
+    AdaptShard,
     DrainShard,
+    LoraAdapter,
     Peer,
     ShardSpec,
     SleepShard,
@@ -57,6 +61,8 @@ def encode_spec(spec: ShardSpec) -> pb.ShardSpec:
         max_inflight=spec.max_inflight,
         start_limit_s=spec.start_limit_s,
         stop_grace_s=spec.stop_grace_s,
+        adapters=_encode_adapters(spec.adapters),
+        role=spec.role or "",
     )
 
 
@@ -97,7 +103,17 @@ def decode_spec(message: pb.ShardSpec) -> ShardSpec:
         max_inflight=message.max_inflight if message.HasField("max_inflight") else None,
         start_limit_s=message.start_limit_s,
         stop_grace_s=message.stop_grace_s if message.HasField("stop_grace_s") else None,
+        adapters=_decode_adapters(message.adapters),
+        role=Role(message.role) if message.role else None,
     )
+
+
+def _encode_adapters(adapters: Iterable[LoraAdapter]) -> list[pb.LoraAdapter]:
+    return [pb.LoraAdapter(name=item.name, weights=text(item.weights)) for item in adapters]
+
+
+def _decode_adapters(messages: Iterable[pb.LoraAdapter]) -> tuple[LoraAdapter, ...]:
+    return tuple(LoraAdapter(name=ModelName(item.name), weights=item.weights) for item in messages)
 
 
 def encode_start(command: StartShard) -> pb.StartShard:
@@ -162,4 +178,22 @@ def decode_wake(message: pb.WakeShard) -> WakeShard:
         epoch=Epoch(message.epoch),
         shard=ShardId(message.shard),
         replica=ReplicaId(message.replica),
+    )
+
+
+def encode_adapt(command: AdaptShard) -> pb.AdaptShard:
+    return pb.AdaptShard(
+        epoch=command.epoch,
+        shard=command.shard,
+        replica=command.replica,
+        adapters=_encode_adapters(command.adapters),
+    )
+
+
+def decode_adapt(message: pb.AdaptShard) -> AdaptShard:
+    return AdaptShard(
+        epoch=Epoch(message.epoch),
+        shard=ShardId(message.shard),
+        replica=ReplicaId(message.replica),
+        adapters=_decode_adapters(message.adapters),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from llmgw.domain.ids import DeviceId, Epoch, NodeId, ReplicaId, SessionId, ShardId
+from llmgw.domain.ids import DeviceId, Epoch, ModelName, NodeId, ReplicaId, SessionId, ShardId
+from llmgw.domain.loads import MemoryReport
 from llmgw.domain.replicas import Failure, FailureCause, Progress, Shard, ShardState
-from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
+from llmgw.domain.reports import AdapterReport, Heartbeat, Registration, Rejection, ShardReport
 from llmgw.domain.secret import Secret
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.codec.commands import decode_spec, encode_spec
@@ -59,13 +60,13 @@ def _decode_failure(message: pb.Failure) -> Failure:
     )
 
 
-def _encode_progress(progress: Progress) -> pb.Progress:
+def encode_progress(progress: Progress) -> pb.Progress:
     return pb.Progress(
         what=text(progress.what), done=progress.done, total=progress.total, unit=progress.unit
     )
 
 
-def _decode_progress(message: pb.Progress) -> Progress:
+def decode_progress(message: pb.Progress) -> Progress:
     return Progress(
         what=message.what,
         done=message.done,
@@ -88,7 +89,7 @@ def _encode_shard(shard: Shard) -> pb.Shard:
         incarnation=shard.incarnation,
         restarts=shard.restarts,
         failure=None if shard.failure is None else _encode_failure(shard.failure),
-        progress=None if shard.progress is None else _encode_progress(shard.progress),
+        progress=None if shard.progress is None else encode_progress(shard.progress),
         retry_in_s=shard.retry_in_s,
     )
 
@@ -107,8 +108,30 @@ def _decode_shard(message: pb.Shard) -> Shard:
         incarnation=message.incarnation,
         restarts=message.restarts,
         failure=_decode_failure(message.failure) if message.HasField("failure") else None,
-        progress=_decode_progress(message.progress) if message.HasField("progress") else None,
+        progress=decode_progress(message.progress) if message.HasField("progress") else None,
         retry_in_s=message.retry_in_s if message.HasField("retry_in_s") else None,
+    )
+
+
+def _encode_memory(report: MemoryReport) -> pb.MemoryReport:
+    return pb.MemoryReport(
+        weights_mib=report.weights_mib,
+        kv_cache_mib=report.kv_cache_mib,
+        activation_mib=report.activation_mib,
+        graphs_mib=report.graphs_mib,
+        kv_cache_tokens=report.kv_cache_tokens,
+        main_memory_mib=report.main_memory_mib,
+    )
+
+
+def _decode_memory(message: pb.MemoryReport) -> MemoryReport:
+    return MemoryReport(
+        weights_mib=message.weights_mib if message.HasField("weights_mib") else None,
+        kv_cache_mib=message.kv_cache_mib if message.HasField("kv_cache_mib") else None,
+        activation_mib=message.activation_mib if message.HasField("activation_mib") else None,
+        graphs_mib=message.graphs_mib if message.HasField("graphs_mib") else None,
+        kv_cache_tokens=message.kv_cache_tokens if message.HasField("kv_cache_tokens") else None,
+        main_memory_mib=message.main_memory_mib if message.HasField("main_memory_mib") else None,
     )
 
 
@@ -119,6 +142,10 @@ def encode_shard_report(report: ShardReport) -> pb.ShardReport:
         epoch=report.epoch,
         url=report.url,
         credential=None if report.credential is None else report.credential.reveal(),
+        memory=None if report.memory is None else _encode_memory(report.memory),
+        adapters=[
+            pb.AdapterReport(name=item.name, problem=text(item.problem)) for item in report.adapters
+        ],
     )
 
 
@@ -129,6 +156,11 @@ def decode_shard_report(message: pb.ShardReport) -> ShardReport:
         epoch=Epoch(message.epoch),
         url=message.url if message.HasField("url") else None,
         credential=Secret(message.credential) if message.HasField("credential") else None,
+        memory=_decode_memory(message.memory) if message.HasField("memory") else None,
+        adapters=tuple(
+            AdapterReport(name=ModelName(item.name), problem=item.problem)
+            for item in message.adapters
+        ),
     )
 
 

@@ -155,10 +155,9 @@ def _refused_node(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
 
 def _refused_room(accounts: Accounts, account: NodeAccount, need: Need) -> Refusal | None:
     """Check main memory, disk and ports."""
-    inventory, profile, name = account.inventory, need.profile, account.id
-    if profile.ram_gib is not None:
+    inventory, name = account.inventory, account.id
+    if (wanted_mib := need.ram_mib) is not None:
         free_mib = free_ram_mib(account)
-        wanted_mib = profile.ram_gib * 1024
         if free_mib is not None and free_mib < wanted_mib:
             return refusal(
                 need,

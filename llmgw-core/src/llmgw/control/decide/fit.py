@@ -10,6 +10,8 @@ from enum import StrEnum
 from llmgw.domain.catalog import Profile
 from llmgw.domain.weights import WeightFacts
 
+#: In place of a device's kind: main memory, of an engine that has no device.
+MAIN_MEMORY = "cpu"
 #: Room for what differs between two starts of the same thing.
 LEARNED_MARGIN = 1.05
 #: MiB per process besides weights and cache: driver context, captured graphs, activation peak,
@@ -71,11 +73,7 @@ def demand(
             because=f"devices.memory_gib is {profile.devices.memory_gib:g}",
         )
     if learned_mib is not None:
-        return Demand(
-            memory_mib=learned_mib * LEARNED_MARGIN,
-            source=DemandSource.LEARNED,
-            because=f"{learned_mib:.0f} MiB were measured when it ran before",
-        )
+        return learned_demand(learned_mib)
     if facts is None or facts.weights_mib is None:
         return None
     context = context_tokens(profile, facts)
@@ -92,6 +90,15 @@ def demand(
             f"weights {weights_mib:.0f} + cache of {context} tokens {cache_mib:.0f} "
             f"+ overhead {overhead_mib:.0f} MiB"
         ),
+    )
+
+
+def learned_demand(learned_mib: float) -> Demand:
+    """Return the demand of something that took so much when it ran before."""
+    return Demand(
+        memory_mib=learned_mib * LEARNED_MARGIN,
+        source=DemandSource.LEARNED,
+        because=f"{learned_mib:.0f} MiB were measured when it ran before",
     )
 
 

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmgw.control.decide.accounts import Shape
-from llmgw.control.decide.fit import Demand, demand, learned_key
+from llmgw.control.decide.fit import (
+    MAIN_MEMORY,
+    Demand,
+    demand,
+    learned_demand,
+    learned_key,
+)
 from llmgw.control.decide.snapshot import Avoidance, ClusterSnapshot, Engine
 from llmgw.domain.catalog import Model, Profile
 from llmgw.domain.ids import NodeId
@@ -56,6 +62,19 @@ class Need:
             learned = self.learned.get(learned_key(self.profile, kind)) if self.learned else None
             self.demands[kind] = demand(self.profile, facts=self.facts, learned_mib=learned)
         return self.demands[kind]
+
+    @property
+    def ram_mib(self) -> float | None:
+        """Main memory that a shard takes, as configured or seen before; None: not counted."""
+        if self.profile.ram_gib is not None:
+            return self.profile.ram_gib * 1024
+        if self.devices or not self.learned:
+            return None
+        if MAIN_MEMORY not in self.demands:
+            seen = self.learned.get(learned_key(self.profile, MAIN_MEMORY))
+            self.demands[MAIN_MEMORY] = None if seen is None else learned_demand(seen)
+        found = self.demands[MAIN_MEMORY]
+        return found.memory_mib if found else None
 
     def matches(self, shape: Shape) -> bool:
         """Return whether devices of this shape are of the kind that `devices.match` asks for."""

@@ -36,8 +36,8 @@ def make_specs(
         kinds = {item.id: item.kind for item in accounts.nodes[offer.node].inventory.devices}
         demand = need.demand_on(kinds[offer.devices[0]]) if offer.devices else None
         memory_mib = int(demand.memory_mib) if demand else None
-        if not offer.devices and profile.ram_gib is not None:
-            memory_mib = int(profile.ram_gib * 1024)
+        if not offer.devices and need.ram_mib is not None:
+            memory_mib = int(need.ram_mib)
         spec = ShardSpec(
             id=shard_id(replica, rank),
             replica=replica,
