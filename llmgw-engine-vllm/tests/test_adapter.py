@@ -349,6 +349,23 @@ def test_memory_is_read_from_the_log_and_of_several_ranks_the_most_counts() -> N
     assert report.activation_mib is None
 
 
+def test_adapters_of_the_profile_are_told_from_those_that_the_options_load() -> None:
+    options = {"enable_lora": True, "lora_modules": [{"name": "own", "path": "adapters/own"}]}
+    (assignment,) = assignments(profile("vllm", options=options))
+    entries = [
+        {"id": "m", "root": "/weights/m", "parent": None},
+        {"id": "own", "root": "/weights/m/adapters/own", "parent": "m"},
+        {"id": "sql", "root": "/weights/sql", "parent": "m"},
+    ]
+    body = json.dumps({"data": entries})
+    assert ADAPTER.read_adapters(assignment.spec, body) == {"sql": "/weights/sql"}
+    assert ADAPTER.launch(assignment).env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    given = {"adapters": [{"name": "sql", "weights": "path:/a"}]}
+    (problem,) = ADAPTER.check(profile("vllm", **given))
+    assert problem.path == "adapters"
+    assert ADAPTER.check(profile("vllm", options={"enable_lora": True}, **given)) == ()
+
+
 @pytest.mark.parametrize(
     ("code", "line", "cause"),
     [

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmgw.domain.commands import DrainShard, SleepShard, StartShard, StopShard, WakeShard
+from llmgw.domain.commands import (
+    AdaptShard,
+    DrainShard,
+    SleepShard,
+    StartShard,
+    StopShard,
+    WakeShard,
+)
 from llmgw.domain.ids import DeviceId, NodeId, SessionId, ShardId
 from llmgw.domain.nodes import Device
 from llmgw.domain.replicas import FailureCause, ShardState
@@ -103,6 +110,7 @@ DOWN = (
     StopShard,
     SleepShard,
     WakeShard,
+    AdaptShard,
     BulkRequest,
     Unsupported,
 )

@@ -31,6 +31,7 @@ OTHER: dict[str, Any] = {
     "node": "n1",
     "replica": "r1",
     "draining": True,
+    "adapters": {"sql": "sql"},
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +43,18 @@ def test_aliases_and_the_canonical_name_lead_to_the_same_endpoints() -> None:
     assert route is not None
     assert route.name == "llama"
     assert table.epoch == 3
+
+
+def test_an_adapter_leads_to_the_endpoints_that_have_it_under_a_name_of_its_own() -> None:
+    loaded = replace(endpoint("a", "llama", replica=True), adapters={ModelName("sql"): "sql"})
+    table = Table.build(
+        [loaded, endpoint("b", "llama", replica=True)], [entry("llama"), entry("sql")], Epoch(0)
+    )
+    assert leads(table, "llama") == ["a", "b"]
+    assert leads(table, "sql") == ["a"]
+    route = table.find("sql")
+    assert route is not None
+    assert route.name == "sql", "a key for the model does not open its adapters"
 
 
 def test_a_name_must_match_exactly() -> None:
@@ -138,3 +152,36 @@ def test_the_table_does_not_depend_on_the_order_of_what_it_is_made_of(
             assert all(set(item.models) & set(route.names) for item in route.endpoints), (
                 "an endpoint got a name that it did not claim"
             )
+
+
+def test_prefill_endpoints_are_a_route_of_their_own() -> None:
+    halves = [
+        replace(endpoint("p", "m", replica=True), role=Role.PREFILL),
+        replace(endpoint("d", "m", replica=True), role=Role.DECODE),
+        endpoint("w", "m", replica=True),
+    ]
+    table = Table.build(halves, [entry("m", "alias")], Epoch(1))
+    route = table.find("alias")
+    assert route is not None
+    assert route.prefill is not None
+    assert [item.id for item in route.endpoints] == ["d", "w"]
+    assert [item.id for item in route.prefill.endpoints] == ["p"]
+    assert [half.name for half in route.halves] == ["m", "m (prefill)"]
+    # Nobody can ask for it by name.
+    assert [item.name for item in table.routes] == ["m"]
+    assert table.find("m (prefill)") is None
+
+
+def test_decode_endpoints_alone_are_half_a_pair_too() -> None:
+    alone = [replace(endpoint("d", "m", replica=True), role=Role.DECODE)]
+    route = Table.build(alone, [entry("m")], Epoch(1)).find("m")
+    assert route is not None
+    assert route.prefill is not None
+    assert route.prefill.endpoints == ()
+
+
+def test_a_route_without_roles_has_no_halves() -> None:
+    route = Table.build([endpoint("a", "m")], [], Epoch(1)).find("m")
+    assert route is not None
+    assert route.prefill is None
+    assert route.halves == (route,)

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from llmgw.contracts.engine import EngineAdapter, Sleeps
 from llmgw.domain.commands import (
+    AdaptShard,
     Command,
     DrainShard,
     ShardSpec,
@@ -89,6 +90,8 @@ class CommandHandler:
                         refusal = self._sleep(command)
                     case WakeShard():
                         refusal = self._wake(command)
+                    case AdaptShard():
+                        self._adapt(command)
                     case _:
                         assert_never(command)
             except DiskFull as error:
@@ -120,6 +123,8 @@ class CommandHandler:
             return "agent_leaving", "this agent is stopping its engines and will end"
         if known is None and (refusal := self._unfit(spec)):
             return refusal
+        if known is not None:
+            spec = replace(spec, adapters=known.spec.adapters)
         self._assignments.put(Assigned(spec=spec, epoch=command.epoch))
         if known is None:
             log.info("shard assigned", shard=spec.id, model=spec.model, engine=spec.engine)
@@ -150,6 +155,18 @@ class CommandHandler:
         )
         if known.intent is not intent:
             log.info("shard ordered", shard=command.shard, order=intent)
+
+    def _adapt(self, command: AdaptShard) -> None:
+        """Whether each can be had is seen when it is, and told in the shard's reports."""
+        known = self._assignments.get(command.shard)
+        if known is None:
+            self._assignments.raise_epoch(command.epoch)
+            return
+        if known.spec.adapters != command.adapters:
+            names = ", ".join(item.name for item in command.adapters)
+            log.info("adapters ordered", shard=command.shard, adapters=names or "none")
+        spec = replace(known.spec, adapters=command.adapters)
+        self._assignments.put(replace(known, spec=spec, epoch=command.epoch))
 
     def _sleep(self, command: SleepShard) -> tuple[str, str] | None:
         known = self._assignments.get(command.shard)
@@ -257,7 +274,11 @@ def bind_problem(address: str, port: int) -> str | None:
 
 def _same(one: ShardSpec, other: ShardSpec) -> bool:
     # As plain JSON values: a spec that was persisted has lists where a fresh one may have tuples.
-    return bool(msgspec.to_builtins(one) == msgspec.to_builtins(other))
+    # Adapters are changed by commands of their own.
+    return bool(
+        msgspec.to_builtins(replace(one, adapters=()))
+        == msgspec.to_builtins(replace(other, adapters=()))
+    )
 
 
 def _env_problem(env: Mapping[str, str]) -> tuple[str, str] | None:

@@ -8,10 +8,12 @@ from typing import Protocol
 
 import anyio.to_thread
 
-from llmgw.contracts.engine import EngineAdapter, EngineExit, EngineHome
+from llmgw.contracts.engine import EngineAdapter, EngineExit, EngineHome, ReportsMemory
 from llmgw.domain.commands import ShardSpec
+from llmgw.domain.loads import MemoryReport
 from llmgw.domain.replicas import Failure, FailureCause
 from llmgw_agent.node import processes
+from llmgw_agent.node.adapting import Adapting
 from llmgw_agent.node.adoption import Evidence, Remains, judge
 from llmgw_agent.node.assignments import Assigned
 from llmgw_agent.node.ender import Ender, wait_gone
@@ -95,7 +97,11 @@ class Hands(Protocol):
         ...
 
     async def mark_ready(self, life: Life) -> None:
-        """Keep on disk that this incarnation has been ready."""
+        """Keep on disk that this incarnation has been ready, and note what memory it took."""
+        ...
+
+    async def adapt(self, spec: ShardSpec) -> None:
+        """Let the serving engine have the spec's adapters, and note how each is."""
         ...
 
     async def forget(self) -> None:
@@ -115,6 +121,7 @@ class NodeHands:
         self._looker = Looker(host=host)
         self._ender = Ender(host=host)
         self._sleeper = Sleeper(host=host, folder=folder)
+        self._adapting = Adapting(host=host)
         self.incarnation = Incarnation(
             cookie=host.cookie(assigned.spec.id),
             log=EngineLog(folder.logs),
@@ -130,11 +137,14 @@ class NodeHands:
                 break
             await self._host.clock.sleep(_POLL_S)
         record = self.incarnation.record
+        was_ready = record is not None and self._folder.was_ready(record.run)
+        if remains is Remains.RUNNING and was_ready:
+            self.incarnation.memory = await self._memory_of(spec)
         ended = remains in (Remains.ENDED, Remains.SHIM_LOST, Remains.LEFTOVERS, Remains.STARTING)
         return TakenOver(
             remains=remains,
             record=record,
-            was_ready=record is not None and self._folder.was_ready(record.run),
+            was_ready=was_ready,
             asleep=record is not None and self._folder.sleep(record.run) is not None,
             failure=await self._explain(Life(spec=spec)) if ended else None,
         )
@@ -172,6 +182,7 @@ class NodeHands:
             await meet(spec, own, clock=self._host.clock, report=report)
 
     async def launch(self, life: Life, assigned: Assigned) -> None:
+        self.incarnation.memory, self.incarnation.adapters = None, ()
         await self._launcher.launch(
             self.incarnation,
             life,
@@ -261,7 +272,18 @@ class NodeHands:
         await self._sleeper.wake_up(self.incarnation, life.spec, adapter=self._adapter(life))
 
     async def mark_ready(self, life: Life) -> None:
+        self.incarnation.memory = await self._memory_of(life.spec)
         await anyio.to_thread.run_sync(self._folder.mark_ready, life.incarnation)
+
+    async def _memory_of(self, spec: ShardSpec) -> MemoryReport | None:
+        adapter = self._host.adapters.get(spec.engine)
+        if not isinstance(adapter, ReportsMemory):
+            return None
+        return adapter.read_memory(await anyio.to_thread.run_sync(self.incarnation.log.start_up))
+
+    async def adapt(self, spec: ShardSpec) -> None:
+        adapter = self._host.adapters.get(spec.engine)
+        self.incarnation.adapters = await self._adapting.adapt(self.incarnation, spec, adapter)
 
     async def forget(self) -> None:
         await anyio.to_thread.run_sync(self._folder.remove)

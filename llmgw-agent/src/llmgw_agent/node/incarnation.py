@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from llmgw.domain.loads import MemoryReport
+from llmgw.domain.reports import AdapterReport
 from llmgw_agent.node.logs import EngineLog
 from llmgw_agent.node.processes import Process, ProcessEntry, children, tree
 from llmgw_agent.node.shardfolder import LaunchRecord, ShimState
@@ -20,6 +22,8 @@ class Incarnation:
     state: ShimState | None = None
     shim_child: int | None = None  #: the shim's pid while it is this very process's child
     known: frozenset[Process] = frozenset()  #: the tree as last seen
+    memory: MemoryReport | None = None  #: what it said that it took, once it was ready
+    adapters: tuple[AdapterReport, ...] = ()  #: how those are that it was told to have
     memory_before: dict[str, int] = field(default_factory=dict)  #: MiB used per device, before it
 
     def tree(self, table: dict[int, ProcessEntry]) -> frozenset[Process]:

@@ -22,7 +22,9 @@ from llmgw_agent.settings import AgentSettings
 log = get_logger(__name__)
 
 _READ_EVERY_S = 10.0
-CAPABILITIES = frozenset({"start", "stop", "drain", "logs", "weights", "engines", "sleep"})
+CAPABILITIES = frozenset(
+    {"start", "stop", "drain", "logs", "weights", "engines", "sleep", "adapters", "roles"}
+)
 GUARDED = "guarded"  #: only this machine or routers reach the engines
 
 

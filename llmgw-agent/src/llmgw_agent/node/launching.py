@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmgw.contracts.engine import Assignment, EngineAdapter, EngineHome, Launch
-from llmgw.domain.catalog import DeviceNeed, Parallel, Profile
+from llmgw.domain.catalog import Adapter, DeviceNeed, Parallel, Profile
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import DeviceId
 from llmgw.domain.secret import Secret
@@ -52,6 +52,7 @@ def profile_of(spec: ShardSpec) -> Profile:
         command=spec.command,
         env=spec.env,
         role=spec.role,
+        adapters=tuple(Adapter(name=item.name, weights=item.weights) for item in spec.adapters),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol, assert_never
 
 import anyio
@@ -46,6 +47,7 @@ _WARM_LOOKS_S = (0.1, 1.0)  # between looks at a loading engine: at first, and a
 _SERVING_LOOK_S = 5.0
 _REPORT_PROGRESS_S = 1.0
 _DISK_RETRY_S = 5.0
+_ADAPT_AGAIN_S = 30.0  # after an adapter could not be had
 _TIMELINE = {
     Phase.ENDING: "engine stopping",
     Phase.DONE: "engine stopped",
@@ -91,6 +93,10 @@ class Runner:
         self._changed = anyio.Event()
         self._progress: Progress | None = None
         self._reported_at = 0.0
+        self._life = Life(spec=assigned.spec)
+        self._serving: int | None = None  #: the incarnation that serves
+        self._adapt = anyio.Event()
+        self._is_over = False
         self.taken_over = anyio.Event()  #: set once it is known how the shard was left
 
     def nudge(self) -> None:
@@ -100,15 +106,50 @@ class Runner:
         """
         if self._order() != self._assigned:
             self._changed.set()
+            self._adapt.set()
+
+    async def keep_adapted(self) -> None:
+        """Let the engine have the adapters of the newest assignment, until the runner is over.
+
+        Beside everything else, since one may have to be fetched first.
+        """
+        adapted: tuple[int, tuple[LoraAdapter, ...]] | None = None
+        while not self._is_over:
+            self._adapt = anyio.Event()
+            assigned, serving = self._order(), self._serving
+            if assigned is not None and serving is not None:
+                wanted = (serving, assigned.spec.adapters)
+                if wanted != adapted or self._adapter_problems():
+                    await self._hands.adapt(assigned.spec)
+                    adapted = wanted
+                    self._report(self._life)
+            await first_of(self._adapt.wait, self._wait_adapt_again)
+
+    async def _wait_adapt_again(self) -> None:
+        if self._adapter_problems():
+            await self._clock.sleep(_ADAPT_AGAIN_S)
+        else:
+            await anyio.sleep_forever()
+
+    def _adapter_problems(self) -> list[str]:
+        return [item.problem for item in self._hands.incarnation.adapters if item.problem]
 
     async def run(self) -> None:
         """Return when the shard was stopped and nothing of it is left."""
+        try:
+            await self._run()
+        finally:
+            self._is_over = True
+            self._adapt.set()
+
+    async def _run(self) -> None:
         spec = self._assigned.spec
         found = _found(await self._hands.take_over(spec))
         life = resume(spec, found, self._clock.monotonic(), seed=random.random())  # noqa: S311 -- jitter
         life = advance(life, self._present_order(), Ordered(), self._clock.monotonic())
         if found.runs:
             log.info("engine adopted", shard=spec.id, pid=self._pid())
+        self._move_to(life)
         self._report(life)
         self.taken_over.set()
         while life.phase is not Phase.DONE:
@@ -121,6 +162,7 @@ class Runner:
                 self._clock.monotonic(),
                 seed=random.random(),  # noqa: S311 -- jitter
             )
+            self._move_to(life)
             if life.phase is not before.phase:
                 self._progress = None
                 self._tell(before, life, event)
@@ -131,6 +173,13 @@ class Runner:
             if life.phase is not Phase.DONE:  # which is told when nothing is left, folder included
                 self._report(life)
         await self._finish(life)
+
+    def _move_to(self, life: Life) -> None:
+        self._life = life
+        serving = life.incarnation if life.phase is Phase.SERVING else None
+        if serving != self._serving:
+            self._serving = serving
+            self._adapt.set()
 
     def _present_order(self) -> Order:
         self._assigned = self._order() or self._assigned
@@ -273,10 +322,12 @@ class Runner:
                 progress=self._progress,
                 retry_in_s=self._retry_in(life),
             ),
-            spec=spec,
+            spec=replace(spec, adapters=self._assigned.spec.adapters),
             epoch=self._assigned.epoch,
             url=_url(self._address, spec.ports[0]) if serves else None,
             credential=Secret(own.secret) if serves else None,
+            memory=own.memory,
+            adapters=own.adapters if life.phase is Phase.SERVING else (),
         )
 
     def _retry_in(self, life: Life) -> float | None:

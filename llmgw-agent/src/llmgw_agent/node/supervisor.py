@@ -124,6 +124,7 @@ class Supervisor:
                 self._runners[shard] = self._runner(assigned, hands)
                 self._logs.add(shard, _description(assigned), hands.incarnation.log)
                 group.start_soon(self._keep_running, shard)
+                group.start_soon(self._runners[shard].keep_adapted)
 
     def _runner(self, assigned: Assigned, hands: Hands) -> Runner:
         shard = assigned.spec.id

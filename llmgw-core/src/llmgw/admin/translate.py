@@ -22,6 +22,7 @@ from llmgw.domain.ids import DeviceId, EndpointId, ReplicaId
 from llmgw.domain.nodes import Device
 from llmgw.domain.plans import (
     Action,
+    AdaptReplica,
     DrainReplica,
     Refusal,
     SleepReplica,
@@ -54,6 +55,7 @@ _WORDS: dict[type, str] = {
     SleepReplica: "sleep",
     StopReplica: "stop",
     WakeReplica: "wake",
+    AdaptReplica: "adapt",
 }
 
 
@@ -136,6 +138,7 @@ def endpoint_reply(endpoint: Endpoint, state: EndpointState | None) -> EndpointR
         state=None if state is None else state.condition.value,
         in_flight=None if state is None else state.in_flight,
         max_inflight=endpoint.max_inflight,
+        role=None if endpoint.role is None else endpoint.role.value,
     )
 
 

@@ -162,6 +162,30 @@ class ReportsMemory(Protocol):
 
 
 @runtime_checkable
+class LoadsAdapters(Protocol):
+    """The engine takes LoRA adapters, and drops them, while it serves."""
+
+    adapter_list: Probe  #: the request whose answer lists what it has
+
+    def read_adapters(self, spec: ShardSpec, body: str) -> Mapping[str, str]:
+        """Return the path of each adapter by name, those left out that its options load.
+
+        Raises ValueError if the body is not such a list.
+        """
+        ...
+
+    def load_adapter(self, name: str, path: str) -> Probe:
+        """Return the request that loads one from this folder, whose name it does not have yet."""
+        ...
+
+    def unload_adapter(self, name: str) -> Probe: ...
+
+    def adapter_model(self, spec: ShardSpec, name: str) -> str:
+        """Return what a request's `model` says to get the adapter."""
+        ...
+
+
+@runtime_checkable
 class Installable(Protocol):
     """The agent may install the engine into an isolated environment."""
 

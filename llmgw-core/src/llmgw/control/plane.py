@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from llmgw.clock import Clock
 from llmgw.config.server import ControlSettings
 from llmgw.contracts.dispatch import Dispatcher
-from llmgw.contracts.engine import EngineAdapter, Installable, Sleeps
+from llmgw.contracts.engine import EngineAdapter, Installable, LoadsAdapters, Sleeps
 from llmgw.contracts.leases import LeaseStore
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.contracts.sinks import (
@@ -109,6 +109,7 @@ class ControlPlane:
                     traits=adapter.traits,
                     installable=isinstance(adapter, Installable),
                     sleep_levels=_sleep_levels(adapter),
+                    adapter_model=_adapter_model(adapter),
                 )
                 for name, adapter in engines.items()
             },
@@ -276,6 +277,10 @@ def _limits(settings: ControlSettings, agent_version: str) -> Limits:
         mgmt_interface=settings.mgmt_interface,
         agent_version=agent_version,
     )
+
+
+def _adapter_model(adapter: EngineAdapter) -> Callable[[ShardSpec, str], str]:
+    return adapter.adapter_model if isinstance(adapter, LoadsAdapters) else lambda _, name: name
 
 
 def _sleep_levels(adapter: EngineAdapter) -> Callable[[ShardSpec], frozenset[int]]:

@@ -154,6 +154,7 @@ class FleetView:
             wake_s=self._stores.wake.wake_s,
             created=self._stores.desired.catalog.created,
         )
+        by_name = {status.names[0]: status for status in statuses}
         replicas: dict[ModelName, list[Replica]] = {}
         for record in snapshot.replicas:
             replicas.setdefault(record.replica.model, []).append(record.replica)
@@ -163,11 +164,11 @@ class FleetView:
         return tuple(
             ModelView(
                 model=model,
-                status=status,
+                status=by_name[model.name],
                 replicas=tuple(replicas.get(model.name, ())),
                 endpoints=tuple(serving.get(model.name, ())),
             )
-            for model, status in zip(snapshot.models, statuses, strict=True)
+            for model in snapshot.models
         )
 
     def explain_model(self, name: str) -> Refusal | None:

@@ -105,6 +105,15 @@ class Scale(CatalogValue):
         return self
 
 
+class Adapter(CatalogValue):
+    """A LoRA adapter: a small addition to the weights, with a name of its own."""
+
+    name: Annotated[ModelName, AfterValidator(_model_name)]
+    """What clients ask for, as they ask for a model; of no model and no alias."""
+    weights: Annotated[str, AfterValidator(_weights)]
+    """A source and a place in it, as a profile's."""
+
+
 class Profile(CatalogValue):
     """One way to run a model."""
 
@@ -127,6 +136,8 @@ class Profile(CatalogValue):
     """Fabric label that the replica's devices or nodes must share, e.g. `nvlink`."""
     options: Mapping[str, Any] = {}
     """The engine's own options by its own names."""
+    adapters: tuple[Adapter, ...] = ()
+    """LoRA adapters that engines load and drop while they serve: a change restarts nothing."""
     labels: Mapping[str, str] = {}
     """Node labels that must be equal."""
     pool: Annotated[str, AfterValidator(_safe_name)] = "default"
@@ -147,6 +158,13 @@ class Profile(CatalogValue):
     """A start without any sign of progress for this long has failed."""
     stop_grace: Seconds | None = None
     """From SIGTERM to SIGKILL; None: the engine's own (30 s, vLLM 45 s)."""
+
+    @field_validator("adapters")
+    @classmethod
+    def _adapters_differ(cls, adapters: tuple[Adapter, ...]) -> tuple[Adapter, ...]:
+        if repeated := _first_repeated(tuple(item.name for item in adapters)):
+            raise ValueError(f"must have different names, got {repeated!r} twice")
+        return adapters
 
     @model_validator(mode="after")
     def _devices_fit_parallel(self) -> Self:
@@ -186,6 +204,11 @@ class Model(CatalogValue):
     def names(self) -> tuple[ModelName, ...]:
         """All names, the canonical one first."""
         return (self.name, *self.aliases)
+
+    @property
+    def adapters(self) -> tuple[ModelName, ...]:
+        """Names of the LoRA adapters of all profiles, each once."""
+        return tuple(dict.fromkeys(item.name for each in self.profiles for item in each.adapters))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -265,10 +288,11 @@ def spec_hash(model: Model, profile: Profile) -> str:
     """Return 16 hex digits that change exactly when a running replica would have to be replaced.
 
     Names are part of it, since engines are launched with them; pool, weight and priority are
-    not, since the router alone acts on those.
+    not, since the router alone acts on those, and adapters are loaded while it serves.
     """
     launched = profile.model_dump(
-        mode="json", exclude={"name", "weight", "priority", "max_inflight", "start_limit", "pool"}
+        mode="json",
+        exclude={"name", "weight", "priority", "max_inflight", "start_limit", "pool", "adapters"},
     )
     if profile.role is None:
         del launched["role"]  # hashes of replicas that run since before there were roles stay
@@ -281,7 +305,7 @@ def name_conflicts(models: tuple[Model, ...]) -> tuple[tuple[int, ModelName, Mod
     owners: dict[ModelName, ModelName] = {}
     taken: list[tuple[int, ModelName, ModelName]] = []
     for index, model in enumerate(models):
-        for name in model.names:
+        for name in (*model.names, *model.adapters):
             if name in owners:
                 taken.append((index, name, owners[name]))
             else:

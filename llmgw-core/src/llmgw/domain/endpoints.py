@@ -36,6 +36,8 @@ class Endpoint:
     node: NodeId | None = None
     replica: ReplicaId | None = None
     draining: bool = False  #: present for open streams only; no new request
+    adapters: Mapping[ModelName, str] = field(default_factory=dict)
+    """LoRA adapters that it has loaded: the name asked for, and what it wants to hear for it."""
     role: Role | None = None  #: the half of each request that it computes; None: whole requests
     meeting_port: int | None = None
     """Of a prefill endpoint: where, on the host of its URL, decode engines meet it. None: it says

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmgw.domain.commands import ShardSpec
+from llmgw.domain.commands import LoraAdapter, ShardSpec
 from llmgw.domain.ids import ModelName, NodeId, ProfileName, ReplicaId
 
 
@@ -76,7 +76,16 @@ class WakeReplica:
     because: str
 
 
-Action = StartReplica | DrainReplica | StopReplica | SleepReplica | WakeReplica
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptReplica:
+    """Load these LoRA adapters, and no others, while it serves."""
+
+    replica: ReplicaId
+    adapters: tuple[LoraAdapter, ...]
+    because: str
+
+
+Action = StartReplica | DrainReplica | StopReplica | SleepReplica | WakeReplica | AdaptReplica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,9 +63,10 @@ class Table:
         """Return the table of these endpoints and catalog entries. Order of arguments is irrelevant.
 
         A canonical name beats an alias; of two aliases the one whose canonical name sorts first
-        wins. An endpoint of a replica belongs to its canonical name only; a static one to each
-        name that it says it answers to. Names unknown to the catalog form routes by themselves,
-        unless nothing but draining endpoints is behind them: such a model has been withdrawn.
+        wins. An endpoint of a replica belongs to its canonical name only, and to its adapters; a
+        static one to each name that it says it answers to. Names unknown to the catalog form
+        routes by themselves, unless nothing but draining endpoints is behind them: such a model
+        has been withdrawn.
         """
         entries = _first_of_each(sorted(models, key=_rank_of_entry))
         known = _name_owners(entries)
@@ -74,7 +75,7 @@ class Table:
         for endpoint in sorted(endpoints, key=lambda endpoint: (-endpoint.priority, endpoint.id)):
             names = endpoint.models[:1] if endpoint.replica is not None else endpoint.models
             owners = dict.fromkeys(known[name] for name in names if name in known)
-            for owner in owners:
+            for owner in (*owners, *(name for name in endpoint.adapters if name in members)):
                 members[owner].append(endpoint)
             if endpoint.models[0] in known and endpoint.replica is not None:
                 continue

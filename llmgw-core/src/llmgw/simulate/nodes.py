@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from llmgw.control.decide.backoff import backoff_s
-from llmgw.domain.commands import Command, DrainShard, ShardSpec, SleepShard, StartShard, WakeShard
+from llmgw.domain.commands import (
+    AdaptShard,
+    Command,
+    DrainShard,
+    ShardSpec,
+    SleepShard,
+    StartShard,
+    WakeShard,
+)
 from llmgw.domain.ids import Epoch, NodeId, SessionId, ShardId
 from llmgw.domain.nodes import NodeInventory
 from llmgw.domain.replicas import Failure, FailureCause, Shard, ShardState
@@ -88,7 +96,10 @@ class SimNode:
             engine.epoch = command.epoch
             if engine.state is ShardState.STOPPING:
                 return
-            if isinstance(command, DrainShard):
+            if isinstance(command, AdaptShard):
+                engine.spec = replace(engine.spec, adapters=command.adapters)
+                self._tell(self, self._report(engine))
+            elif isinstance(command, DrainShard):
                 if engine.state is ShardState.READY:
                     self._enter(engine, ShardState.DRAINING)
             elif isinstance(command, SleepShard):

@@ -168,6 +168,9 @@ def _routes(endpoints: Sequence[Endpoint], models: Sequence[ModelStatus]) -> lis
     for endpoint in sorted(endpoints, key=lambda item: item.id):
         if not endpoint.draining:
             serving[endpoint.models[0]].append(endpoint)
+            for adapter, told in endpoint.adapters.items():
+                if told == adapter:  # Envoy writes no other name into a request
+                    serving[adapter].append(endpoint)
     routes: list[Json] = [_listing(models)]
     for status in models:
         for name in status.names:

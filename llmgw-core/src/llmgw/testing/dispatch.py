@@ -10,12 +10,20 @@ import anyio
 from anyio.abc import TaskStatus
 
 from llmgw.contracts.sinks import ReportSink
-from llmgw.domain.commands import Command, DrainShard, ShardSpec, SleepShard, StartShard, WakeShard
+from llmgw.domain.commands import (
+    AdaptShard,
+    Command,
+    DrainShard,
+    ShardSpec,
+    SleepShard,
+    StartShard,
+    WakeShard,
+)
 from llmgw.domain.ids import Epoch, NodeId, SessionId, ShardId
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.nodes import NodeInventory
 from llmgw.domain.replicas import Failure, Shard, ShardState
-from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
+from llmgw.domain.reports import AdapterReport, Heartbeat, Registration, Rejection, ShardReport
 from llmgw.domain.secret import Secret
 from llmgw.errors import NodeUnreachable
 
@@ -49,6 +57,8 @@ class MemoryNode:
         known = self.shards.get(command.shard)
         if known is None:
             return None
+        if isinstance(command, AdaptShard):
+            return self._adapt(known, command)
         if isinstance(command, DrainShard):
             if known.shard.state is not ShardState.READY:
                 return None
@@ -82,9 +92,11 @@ class MemoryNode:
             restarts=report.shard.restarts if restarts is None else restarts,
         )
         url = f"http://{self.inventory.data_address}:{report.spec.ports[0]}"
+        wanted = report.spec.adapters if state is ShardState.READY else ()
         report = replace(
             report,
             shard=changed,
+            adapters=tuple(AdapterReport(name=item.name) for item in wanted),
             epoch=self.epoch,
             url=url if report.spec.rank == 0 else None,
             credential=Secret(f"key-of-{shard}"),
@@ -119,6 +131,18 @@ class MemoryNode:
                 return self._refuse(command, "port_in_use", f"belongs to {other.shard.id}")
         report = ShardReport(shard=_assigned(self.id, spec), spec=spec, epoch=command.epoch)
         self.shards[spec.id] = report
+        return report
+
+    def _adapt(self, known: ShardReport, command: AdaptShard) -> ShardReport | None:
+        if known.spec.adapters == command.adapters:
+            return None
+        report = replace(
+            known,
+            spec=replace(known.spec, adapters=command.adapters),
+            adapters=tuple(AdapterReport(name=item.name) for item in command.adapters),
+            epoch=self.epoch,
+        )
+        self.shards[command.shard] = report
         return report
 
     def _wake(self, command: WakeShard) -> Rejection | ShardReport | None:

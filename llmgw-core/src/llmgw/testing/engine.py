@@ -30,6 +30,7 @@ from llmgw.contracts.engine import (
     EngineExit,
     KnowsBatchSize,
     Launch,
+    LoadsAdapters,
     MetricsUnreadable,
     ReportsMemory,
     Sleeps,
@@ -221,6 +222,21 @@ class EngineContract:
                     state = self.adapter.sleep_state
                     assert state is None or state.path.startswith("/")
                     assert state is None or self.adapter.read_sleep_state("{}") is None
+
+    def test_adapters_come_and_go_by_requests_with_their_names(self) -> None:
+        if not isinstance(self.adapter, LoadsAdapters):
+            return
+        for assignment, _ in self._launches():
+            with no_io():
+                load = self.adapter.load_adapter("sql", "/weights/sql")
+                drop = self.adapter.unload_adapter("sql")
+                told = self.adapter.adapter_model(assignment.spec, "sql")
+                with pytest.raises(ValueError, match=r".+"):
+                    self.adapter.read_adapters(assignment.spec, "{}")
+            assert {"sql", "/weights/sql"} <= {*(load.body or {}).values()}
+            assert "sql" in (drop.body or {}).values()
+            assert "sql" in told
+            assert self.adapter.adapter_list.path.startswith("/")
 
     def _launches(self) -> Iterator[tuple[Assignment, Launch]]:
         for item in self.accepted:

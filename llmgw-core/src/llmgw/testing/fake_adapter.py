@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from llmgw.contracts.adapters import listed_adapters
 from llmgw.contracts.engine import Assignment, EngineExit, EngineTraits, Launch, Probe
 from llmgw.contracts.exposition import Exposition
 from llmgw.contracts.options import EngineOptions, env_problems, option_problems
@@ -46,6 +48,7 @@ class FakeEngineAdapter:
 
     name = "fake"
     sleep_state: Probe | None = Probe(path="/is_sleeping")
+    adapter_list = Probe(path="/v1/models")
     traits = EngineTraits(runs_on_cpu=True, stop_grace_s=2.0)
     program = str(Path(__file__).with_name("fake_engine.py"))
 

@@ -67,6 +67,7 @@ class State:
         self.generated = 0
         self.is_still = False
         self.is_asleep = False
+        self.adapters: dict[str, str] = {}
 
     @property
     def ready(self) -> bool:
@@ -96,6 +97,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, "text/plain; version=0.0.4", self.state.metrics().encode())
         if self.path == "/v1/models":
             models = [{"id": name, "object": "model"} for name in self.state.names]
+            for name, path in self.state.adapters.items():
+                models.append({"id": name, "root": path, "parent": self.state.names[0]})
             return self.answer(200, {"object": "list", "data": models})
         if self.path == "/is_sleeping" and given.can_sleep:
             return self.answer(200, {"is_sleeping": self.state.is_asleep})
@@ -107,6 +110,8 @@ class Handler(BaseHTTPRequestHandler):
             return None
         if self.state.given.can_sleep and self.path in ("/sleep?level=1", "/wake_up"):
             return self.rest(asleep=self.path != "/wake_up")
+        if self.path.endswith("_lora_adapter"):
+            return self.adapt(body)
         if self.path not in ("/v1/chat/completions", "/v1/completions"):
             return self.error(404, "no such path")
         if self.state.is_asleep:
@@ -138,6 +143,16 @@ class Handler(BaseHTTPRequestHandler):
         self.state.is_asleep = asleep and not self.state.given.sleep_lies
         return self.answer(200, {})
 
+    def adapt(self, body: dict[str, object]) -> None:
+        name, path = str(body["lora_name"]), str(body.get("lora_path", ""))
+        if not path:
+            del self.state.adapters[name]
+        elif not os.path.isdir(path):  # noqa: PTH112 -- a program of few imports
+            return self.error(404, f"No adapter found for {path}")
+        else:
+            self.state.adapters[name] = path
+        return self.answer(200, {})
+
     def generate(self, body: dict[str, object]) -> None:
         asked = body.get("max_tokens")
         count = (
@@ -152,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.token()
             message = {"role": "assistant", "content": "".join(words)}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
-            return self.answer(200, self.chunk(choice, "chat.completion"))
+            return self.answer(200, self.chunk(body, choice, "chat.completion"))
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
@@ -160,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
         for word in words:
             self.token()
             choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
-            self.event(json.dumps(self.chunk(choice, "chat.completion.chunk")))
+            self.event(json.dumps(self.chunk(body, choice, "chat.completion.chunk")))
         self.event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
         return None
@@ -174,8 +189,12 @@ class Handler(BaseHTTPRequestHandler):
         with self.state.lock:
             self.state.generated += 1
 
-    def chunk(self, choice: dict[str, object], kind: str) -> dict[str, object]:
-        return {"id": "fake-1", "object": kind, "model": self.state.names[0], "choices": [choice]}
+    def chunk(
+        self, body: dict[str, object], choice: dict[str, object], kind: str
+    ) -> dict[str, object]:
+        asked = body.get("model")
+        name = asked if asked in self.state.adapters else self.state.names[0]
+        return {"id": "fake-1", "object": kind, "model": name, "choices": [choice]}
 
     def event(self, data: str) -> None:
         event = f"data: {data}\n\n".encode()

@@ -13,7 +13,15 @@ import anyio.abc
 import grpc.aio
 
 from llmgw.clock import Clock
-from llmgw.domain.commands import Command, DrainShard, SleepShard, StartShard, StopShard, WakeShard
+from llmgw.domain.commands import (
+    AdaptShard,
+    Command,
+    DrainShard,
+    SleepShard,
+    StartShard,
+    StopShard,
+    WakeShard,
+)
 from llmgw.domain.ids import SessionId
 from llmgw.domain.nodes import NodeInventory
 from llmgw.domain.reports import Registration, Rejection
@@ -196,7 +204,14 @@ class LinkSession:
             case HeartbeatReply():
                 self._heard()
                 self._node.authorities_seen(frame.authorities)
-            case StartShard() | DrainShard() | StopShard() | SleepShard() | WakeShard():
+            case (
+                StartShard()
+                | DrainShard()
+                | StopShard()
+                | SleepShard()
+                | WakeShard()
+                | AdaptShard()
+            ):
                 if rejection := self._node.commands.apply(frame):
                     self._send(rejection)
             case BulkRequest():

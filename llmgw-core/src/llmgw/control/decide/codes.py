@@ -85,6 +85,10 @@ class RefusalCode(StrEnum):
         "gang_too_small",
         "Too few nodes that share a fabric can take a shard at the same time.",
     )
+    ADAPTER_FAILED = (
+        "adapter_failed",
+        "The model serves, but none of its engines can load this adapter.",
+    )
     POLICY_VETO = (
         "policy_veto",
         "The placement policy ruled the node out without a code of its own.",

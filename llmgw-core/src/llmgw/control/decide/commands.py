@@ -6,10 +6,19 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from llmgw.control.decide.snapshot import ReplicaRecord
-from llmgw.domain.commands import Command, DrainShard, SleepShard, StartShard, StopShard, WakeShard
+from llmgw.domain.commands import (
+    AdaptShard,
+    Command,
+    DrainShard,
+    SleepShard,
+    StartShard,
+    StopShard,
+    WakeShard,
+)
 from llmgw.domain.ids import Epoch, NodeId, ReplicaId, ShardId
 from llmgw.domain.plans import (
     Action,
+    AdaptReplica,
     DrainReplica,
     Plan,
     SleepReplica,
@@ -48,7 +57,7 @@ def _commands(
 
 
 def _command(
-    action: DrainReplica | SleepReplica | StopReplica | WakeReplica,
+    action: DrainReplica | SleepReplica | StopReplica | WakeReplica | AdaptReplica,
     shard: ShardId,
     replica: ReplicaId,
     epoch: Epoch,
@@ -62,3 +71,5 @@ def _command(
             return SleepShard(epoch=epoch, shard=shard, replica=replica, level=action.level)
         case WakeReplica():
             return WakeShard(epoch=epoch, shard=shard, replica=replica)
+        case AdaptReplica():
+            return AdaptShard(epoch=epoch, shard=shard, replica=replica, adapters=action.adapters)

@@ -162,6 +162,8 @@ class Engine:
     installable: bool = False
     sleep_levels: Callable[[ShardSpec], frozenset[int]] = lambda _: frozenset()
     """At which levels an engine with this spec can sleep; pure."""
+    adapter_model: Callable[[ShardSpec, str], str] = lambda _, name: name
+    """What a request says to get an adapter of this name; pure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

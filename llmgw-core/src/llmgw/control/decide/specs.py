@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from llmgw.contracts.placement import Candidate
 from llmgw.control.decide.accounts import Accounts
 from llmgw.control.decide.need import Need
-from llmgw.domain.commands import Peer, ShardSpec
+from llmgw.domain.catalog import Profile
+from llmgw.domain.commands import LoraAdapter, Peer, ShardSpec
 from llmgw.domain.ids import NodeId, ReplicaId, shard_id
 from llmgw.domain.nodes import NodeInventory
 
@@ -65,6 +66,8 @@ def make_specs(
             max_inflight=profile.max_inflight,
             start_limit_s=profile.start_limit,
             stop_grace_s=profile.stop_grace,
+            adapters=wanted_adapters(profile),
+            role=profile.role,
         )
         specs.append((offer.node, spec))
     return tuple(specs)
@@ -82,6 +85,11 @@ def _addresses(accounts: Accounts, candidate: Candidate, need: Need) -> tuple[st
         if all(found):
             return tuple(address for address in found if address)
     return tuple(node.data_address for node in nodes)
+
+
+def wanted_adapters(profile: Profile) -> tuple[LoraAdapter, ...]:
+    """Return what the engines of the profile are to have, in its order."""
+    return tuple(LoraAdapter(name=item.name, weights=item.weights) for item in profile.adapters)
 
 
 def _common_fabric(nodes: Sequence[NodeInventory], need: Need) -> str | None:

@@ -22,6 +22,7 @@ from llmgw.domain.commands import Command
 from llmgw.domain.ids import NodeId
 from llmgw.domain.plans import (
     Action,
+    AdaptReplica,
     DrainReplica,
     Plan,
     Refusal,
@@ -213,4 +214,5 @@ _EVENTS: dict[type, str] = {
     SleepReplica: "replica put to sleep",
     StopReplica: "replica stopped",
     WakeReplica: "replica woken",
+    AdaptReplica: "replica adapted",
 }

@@ -15,10 +15,12 @@ from llmgw.control.decide.snapshot import (
     Setback,
 )
 from llmgw.domain.catalog import Model, spec_hash
+from llmgw.domain.commands import LoraAdapter
 from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import ModelName, NodeId, ProfileName, ReplicaId
 from llmgw.domain.plans import (
     Action,
+    AdaptReplica,
     DrainReplica,
     Refusal,
     SleepReplica,
@@ -64,6 +66,7 @@ class Desired:
         self.catalog = Catalog(hashes={}, created={})
         self.orders: dict[ReplicaId, Order] = {}
         self._withdrawn: dict[ReplicaId, int] = {}  #: serial that routers were told so with
+        self._adapted: dict[ReplicaId, tuple[LoraAdapter, ...]] = {}  #: what was ordered last
         self.avoided: dict[tuple[str, NodeId], Avoidance] = {}
         self.setbacks: Mapping[ModelName, Setback] = {}
         self.pressure: Mapping[ModelName, Pressure] = {}
@@ -75,7 +78,9 @@ class Desired:
         before = self.catalog.created
         created = {model.name: before.get(model.name, int(wall)) for model in models}
         self.catalog = Catalog.of(models, created=created)
-        self._model_of = {name: model.name for model in models for name in model.names}
+        self._model_of = {
+            name: model.name for model in models for name in (*model.names, *model.adapters)
+        }
         self.setbacks = {}
         self.revision += 1
 
@@ -87,6 +92,7 @@ class Desired:
         """Start without orders: nodes report what runs, and an old order would be a second truth."""
         self.orders.clear()
         self._withdrawn.clear()
+        self._adapted.clear()
         self.avoided.clear()
         self.setbacks, self.pressure = {}, {}
         self.next_number = 1
@@ -116,6 +122,7 @@ class Desired:
     def drop(self, replica: ReplicaId) -> None:
         """The order has been carried out, or its node is gone for good."""
         self._withdrawn.pop(replica, None)
+        self._adapted.pop(replica, None)
         if self.orders.pop(replica, None) is not None:
             self.revision += 1
 
@@ -190,6 +197,10 @@ class Desired:
                 because=action.because,
             )
             return True
+        if isinstance(action, AdaptReplica):
+            known = self._adapted.get(action.replica)
+            self._adapted[action.replica] = action.adapters
+            return known != action.adapters
         intent = _INTENTS[type(action)]
         if before is not None and before.intent is intent:
             return False

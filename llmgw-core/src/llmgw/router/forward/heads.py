@@ -6,6 +6,7 @@ Allow-lists both ways: what is not named here stops at the router (C008).
 from __future__ import annotations
 
 from llmgw.domain.endpoints import Endpoint
+from llmgw.domain.ids import ModelName
 from llmgw.router.forward.envelope import Envelope
 from llmgw.router.pool import AnswerHead
 from llmgw.router.pool.pool import split_url
@@ -49,10 +50,10 @@ def start_of_head(endpoint: Endpoint, path: str) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
-def origin_headers(endpoint: Endpoint, model: str) -> bytes:
-    """Return the headers that say where an answer came from."""
+def origin_headers(model: str, *endpoints: Endpoint) -> bytes:
+    """Return the headers that say where an answer came from: from one, or from two by turns."""
     return b"x-llmgw-endpoint: %b\r\nx-llmgw-model: %b\r\n" % (
-        endpoint.id.encode("ascii", "replace"),
+        ", ".join(endpoint.id for endpoint in endpoints).encode("ascii", "replace"),
         model.encode("ascii", "replace"),
     )
 
@@ -68,6 +69,8 @@ def passed_headers(head: AnswerHead) -> bytes:
 
 def served_name(endpoint: Endpoint, asked: str) -> str:
     """Return what an endpoint calls the model that was asked for."""
+    if asked in endpoint.adapters:
+        return endpoint.adapters[ModelName(asked)]
     if endpoint.served_name is not None:
         return endpoint.served_name
     return asked if asked in endpoint.models else endpoint.models[0]

@@ -20,11 +20,13 @@ class Leg:
         route, model = envelope.route, envelope.target.name
         self.endpoint = endpoint
         self.head = start_of_head(endpoint, route.engine_path)
-        self.origin = origin_headers(endpoint, model)
-        self.series = metrics.series(model, endpoint.id)
+        self.origin = origin_headers(model, endpoint)
+        self.series = metrics.series(model, endpoint.id, endpoint.role or "")
         self.served = served_name(endpoint, envelope.model)
         # Engines take every alias, and answer with the first name whatever was asked.
-        told = endpoint.served_name or endpoint.models[0]
+        told: str = endpoint.served_name or endpoint.models[0]
+        if envelope.model in endpoint.adapters:
+            told = self.served
         self.renaming = Renaming(told, envelope.model) if told != envelope.model else None
         self.assembly: Assembly | None = None
         """How a stream becomes the plain answer asked for, where only streams can be cut."""
