@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,35 @@ async def test_envoy_accepts_what_it_is_given(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.anyio
+async def test_an_adapter_has_a_route_where_no_other_name_must_be_written(tmp_path: Path) -> None:
+    able = Endpoint(
+        id=EndpointId("r1"),
+        url="http://10.0.0.7:8000",
+        models=(ModelName("m"),),
+        adapters={ModelName("sql"): "sql", ModelName("odd"): "m:odd"},
+    )
+    names = ("m", "sql", "odd")
+    models = tuple(
+        ModelStatus(names=(ModelName(name),), state=ModelState.SERVING) for name in names
+    )
+    await EnvoyFiles(tmp_path, listen=("127.0.0.1", 0)).publish((able,), models)
+    routes = _find(json.loads((tmp_path / "listeners.json").read_text()), "routes")
+    texts = [text for text in map(json.dumps, routes) if "weighted_clusters" in text]
+    led = {name for name in names if any(f'"exact": "{name}"' in text for text in texts)}
+    assert led == {"m", "sql"}
+
+
+def _find(value: Any, key: str) -> list[Any]:
+    """Return the first list of this name, wherever it lies."""
+    if isinstance(value, dict):
+        if isinstance(found := value.get(key), list):
+            return found
+        value = list(value.values())
+    parts = value if isinstance(value, list) else []
+    return next((found for part in parts if (found := _find(part, key))), [])
 
 
 def _as_static(folder: Path) -> str:
