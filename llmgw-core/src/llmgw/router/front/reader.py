@@ -18,6 +18,9 @@ from llmgw.router.keys import KeyGrant
 
 log = get_logger(__name__)
 
+_ROOM_AT_ONCE = 4 * 1024 * 1024
+"""A body up to this size gets its memory at once: growing piece by piece would copy it as often."""
+
 Read = tuple[Request, KeyGrant | None] | RequestError
 """A complete request and the grant of its key, or why there will be no more requests."""
 
@@ -215,14 +218,22 @@ class RequestReader:
         arrived = self._arrived
         piece = arrived[0] if len(arrived) == 1 else b"".join(arrived)
         arrived.clear()
-        self._size += len(piece)
+        begin = self._size
+        self._size = end = begin + len(piece)
         if self._size > self._front.limits.body_bytes:
             self._refuse(refusals.body_too_large(self._front.limits.body_bytes), incoming)
-        elif not incoming.body:
+            return
+        body, length = incoming.body, incoming.length
+        if not begin and length is not None and end < length <= _ROOM_AT_ONCE:
+            incoming.body = bytearray(length)
+            incoming.body[:end] = piece
+        elif not begin:
             incoming.body = piece
+        elif isinstance(body, bytearray) and len(body) >= end:
+            body[begin:end] = piece
         else:
-            if isinstance(incoming.body, bytes):
-                incoming.body = bytearray(incoming.body)
+            if isinstance(body, bytes):
+                incoming.body = bytearray(body)
             incoming.body += piece
 
     def _refuse(self, error: RequestError, about: Request | None = None) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 
 from llmgw.errors import RequestError
+from llmgw.router.ingress.abridged import abridged
 
 DEPTH_LIMIT = 64
 _FEW = 64
 _LARGE = 4096
+_HUGE = 128 * 1024
 _PART = 256 * 1024
 _AS_BRACES = bytes.maketrans(b"[]", b"{}")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
@@ -57,8 +59,20 @@ class BodyFields(msgspec.Struct):
 _decoder = msgspec.json.Decoder(BodyFields)
 
 
-def read_fields(body: bytes | bytearray) -> BodyFields:
-    """Return the fields of a JSON body. Raises RequestError naming what is wrong with it."""
+def read_fields(body: bytes | bytearray, *, prompt_bytes: int = 0) -> BodyFields:
+    """Return the fields of a JSON body. Raises RequestError naming what is wrong with it.
+
+    prompt_bytes: how much of its prompt will be asked for at most.
+    """
+    if len(body) > _HUGE and (short := abridged(body, prompt_bytes)) is not body:
+        try:
+            return _fields(short)
+        except RequestError:
+            pass  # read whole, for an error that names the right byte
+    return _fields(body)
+
+
+def _fields(body: bytes | bytearray) -> BodyFields:
     if not body:
         raise _bad("the request body is empty; send a JSON object", None)
     try:
@@ -76,8 +90,13 @@ def read_fields(body: bytes | bytearray) -> BodyFields:
     options = fields.stream_options
     if not (options is msgspec.UNSET or options is None or isinstance(options, dict)):
         raise _bad("the field 'stream_options' must be an object", "stream_options", "invalid_type")
-    _check_depth(body)
-    _check_keys(body, fields)
+    if len(body) > _LARGE:
+        _check_depth(body)
+        _check_keys(_without_prompt(body, fields), body)
+    else:
+        if body.count(b"[") + body.count(b"{") > DEPTH_LIMIT:
+            _check_depth(body)
+        _check_keys(body, body)
     return fields
 
 
@@ -90,13 +109,13 @@ def _unreadable(body: bytes | bytearray, error: Exception) -> RequestError:
     return _bad(f"the request body is not valid JSON: {error}", None, "invalid_json")
 
 
-def _check_keys(body: bytes | bytearray, fields: BodyFields) -> None:
+def _check_keys(outside: bytes | bytearray, body: bytes | bytearray) -> None:
     """Refuse a second `model` or `stream` at the top level: two readers might choose differently.
 
     One search answers for nearly all bodies. Where the words occur again, or could be written
-    with escapes, the whole body is parsed once more.
+    with escapes, the whole body is parsed once more. outside: the body, or the part of it that
+    may have keys of the top level.
     """
-    outside = _without_prompt(body, fields) if len(body) > _LARGE else body
     if (
         outside.count(b'"model"') > 1
         or outside.count(b'"stream"') > 1
@@ -137,10 +156,7 @@ def _stands_at(body: bytes | bytearray, start: int, value: memoryview) -> bool:
 
 
 def _check_depth(body: bytes | bytearray) -> None:
-    if len(body) <= _LARGE:
-        if body.count(b"[") + body.count(b"{") <= DEPTH_LIMIT:
-            return
-    elif _has_few(body, b"[") and _has_few(body, b"{"):
+    if _has_few(body, b"[") and _has_few(body, b"{"):
         return
     brackets = _structure(bytes(body))
     for _ in range(DEPTH_LIMIT):

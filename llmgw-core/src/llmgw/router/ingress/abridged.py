@@ -1,0 +1,57 @@
+"""Large bodies made short, so that reading them costs no more than reading small ones.
+
+A body is large because of a string in it: a document, or an image in base64. Between its quotes
+nothing can change what the rest of the body says, so most of it is left out before the body is
+read; the engine gets it whole.
+"""
+
+from __future__ import annotations
+
+import re
+
+_WORTH_IT = 8 * 1024
+_BACKSLASH = ord("\\")
+# Six bytes without a backslash: behind them no escape is under way, not even half of a
+# surrogate pair, so that a string may be cut there.
+_BETWEEN_ESCAPES = re.compile(rb'[^"\\]{6}')
+_SEARCHED = 256
+
+
+def abridged(body: bytes | bytearray, kept: int) -> bytes | bytearray:
+    """Return a body that has the same fields and values, but for long strings: of those only the
+    beginning is left.
+
+    kept: how many bytes of each string are left at least. Finding the quotes costs less than
+    reading the body only where they are rare, so a body with many is returned as it is; so is
+    one that is no JSON, from where that shows.
+    """
+    find = body.find
+    patience = len(body) // 1024
+    parts = []
+    begun = at = 0
+    while patience > 0 and (opening := find(b'"', at)) >= 0:
+        closing = find(b'"', opening + 1)
+        while closing > 0 and body[closing - 1] == _BACKSLASH and _is_escaped(body, closing):
+            patience -= 1
+            if not patience:
+                break
+            closing = find(b'"', closing + 1)
+        if closing < 0 or not patience:
+            break
+        if closing - opening > kept + _WORTH_IT:
+            start = opening + 1 + kept
+            place = _BETWEEN_ESCAPES.search(body, start, start + _SEARCHED)
+            if place is not None:
+                parts.append(body[begun : place.end()])
+                begun = closing
+        at = closing + 1
+        patience -= 1
+    return b"".join((*parts, body[begun:])) if parts else body
+
+
+def _is_escaped(body: bytes | bytearray, quote: int) -> bool:
+    """Say whether an odd number of backslashes stands before a quote."""
+    start = quote
+    while body[start - 1] == _BACKSLASH:
+        start -= 1
+    return (quote - start) % 2 == 1
