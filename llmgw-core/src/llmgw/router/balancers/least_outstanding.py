@@ -9,14 +9,14 @@ from llmgw.domain.ids import EndpointId
 from llmgw.router.balancers.options import NoOptions, read_options
 
 
-def least_outstanding(seed: float, usable: Sequence[EndpointLoad]) -> int:
+def least_outstanding(request: RoutedRequest, usable: Sequence[EndpointLoad]) -> int:
     """Return the index of the endpoint whose requests in flight are fewest for its share.
 
     Ties go to the first one after a place that the seed picks: without it the first endpoint
     would get everything while traffic is light.
     """
     count = len(usable)
-    best = start = int(seed * count)
+    best = start = int(request.seed * count)
     load = usable[start]
     lowest = (load.in_flight + 1) / load.share
     for place in (*range(start + 1, count), *range(start)):
@@ -32,8 +32,7 @@ class LeastOutstanding:
 
     prompt_bytes = 0
 
-    def choose(self, request: RoutedRequest, usable: Sequence[EndpointLoad]) -> int:
-        return least_outstanding(request.seed, usable)
+    choose = staticmethod(least_outstanding)
 
     def forget(self, endpoint: EndpointId) -> None:
         """Nothing was learnt."""

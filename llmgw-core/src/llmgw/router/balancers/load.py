@@ -62,7 +62,7 @@ class Load:
             return 0
         readings = [load.engine_load for load in usable]
         if all(reading is None for reading in readings):
-            return least_outstanding(request.seed, usable)
+            return least_outstanding(request, usable)
         count = len(usable)
         start = int(request.seed * count)
         best, shortest = start, float("inf")

@@ -52,17 +52,18 @@ class Prefix:
         return len(self._index)
 
     def choose(self, request: RoutedRequest, usable: Sequence[EndpointLoad]) -> int:
-        quietest = least_outstanding(request.seed, usable)
+        quietest = least_outstanding(request, usable)
         hashes = self._hashes(request.prompt)
         self.match = (0, len(hashes))
         if not hashes:
             return quietest
-        numbers = [self._index.number(load.endpoint.id) for load in usable]
         chosen = quietest
-        if len(usable) > 1 and not self._is_imbalanced(usable):
-            chosen, depth = self._longest_match(hashes, numbers, usable, quietest)
+        if len(usable) > 1 and (depths := self._index.depths(hashes)):
+            chosen, depth = self._longest_match(len(hashes), depths, usable, quietest)
             self.match = (depth, len(hashes))
-        self._index.record(hashes, numbers[chosen])
+        # A miss goes where it is quietest, not where the index is smallest: that one may be the
+        # busiest of all.
+        self._index.record(hashes, usable[chosen].endpoint.id)
         return chosen
 
     def forget(self, endpoint: EndpointId) -> None:
@@ -70,27 +71,31 @@ class Prefix:
 
     def _longest_match(
         self,
-        hashes: Sequence[int],
-        numbers: Sequence[int],
+        blocks: int,
+        depths: Mapping[EndpointId, int],
         usable: Sequence[EndpointLoad],
         quietest: int,
     ) -> tuple[int, int]:
         """Return whom to take, and how many of the leading blocks it has computed."""
-        depths = self._index.depths(hashes)
-        if not depths:
-            # A miss goes where it is quietest, not where the index is smallest: that one may
-            # be the busiest of all.
-            return quietest, 0
-        least = max(1.0, self._options.match * len(hashes))
-        total = share = 0.0
+        options = self._options
+        total = high = 0
+        low, share = usable[quietest].in_flight, 0.0
         for load in usable:
-            total += load.in_flight
+            in_flight = load.in_flight
+            total += in_flight
             share += load.share
+            if in_flight < low:
+                low = in_flight
+            elif in_flight > high:
+                high = in_flight
+        if high - low > options.imbalance_requests and high > options.imbalance_ratio * low:
+            return quietest, 0
+        least = max(1.0, options.match * blocks)
         # The one that is asked for counts too, or a single request could never match.
-        fair = self._options.load_bound * (total + 1) / share
+        fair = options.load_bound * (total + 1) / share
         best, deepest = quietest, 0
         for place, load in enumerate(usable):
-            depth = depths.get(numbers[place], 0)
+            depth = depths.get(load.endpoint.id, 0)
             if depth < least or depth < deepest:
                 continue
             if load.in_flight + 1 > fair * load.share + 1:
@@ -98,15 +103,7 @@ class Prefix:
             # Of equally good ones the quieter: all hold a shared system prompt after a while.
             if depth > deepest or load.in_flight < usable[best].in_flight:
                 best, deepest = place, depth
-        return best, deepest or depths.get(numbers[best], 0)
-
-    def _is_imbalanced(self, usable: Sequence[EndpointLoad]) -> bool:
-        counts = [load.in_flight for load in usable]
-        low, high = min(counts), max(counts)
-        return (
-            high - low > self._options.imbalance_requests
-            and high > self._options.imbalance_ratio * low
-        )
+        return best, deepest or depths.get(usable[best].endpoint.id, 0)
 
     def _hashes(self, prompt: bytes) -> list[int]:
         """Return one hash per whole block, each over all that comes before it too.

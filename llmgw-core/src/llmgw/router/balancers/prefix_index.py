@@ -19,7 +19,7 @@ class PrefixIndex:
     request. A hash stands for its block and all blocks before it.
     """
 
-    __slots__ = ("_half", "_numbers", "_old", "_serial", "_young")
+    __slots__ = ("_endpoints", "_half", "_numbers", "_old", "_serial", "_young")
 
     def __init__(self, capacity: int) -> None:
         self._half = max(1, capacity // 2)
@@ -28,22 +28,16 @@ class PrefixIndex:
         # Endpoints are numbered anew after each restart: owners of a former life then match
         # nobody, and forgetting one need not walk the whole index.
         self._numbers: dict[EndpointId, int] = {}
+        self._endpoints: dict[int, EndpointId] = {}
         self._serial = 0
 
     def __len__(self) -> int:
         """Blocks held, a little over the truth while one is in both generations."""
         return len(self._young) + len(self._old)
 
-    def number(self, endpoint: EndpointId) -> int:
-        """Return what stands for this life of the endpoint in `depths` and `record`."""
-        number = self._numbers.get(endpoint)
-        if number is None:
-            self._serial += 1
-            number = self._numbers[endpoint] = self._serial
-        return number
-
-    def depths(self, hashes: Sequence[int]) -> Mapping[int, int]:
-        """Return for each endpoint number how many of the leading blocks it has computed."""
+    def depths(self, hashes: Sequence[int]) -> Mapping[EndpointId, int]:
+        """Return how many of the leading blocks each endpoint has computed; those with none are
+        left out."""
         young, old = self._young, self._old
         depths: dict[int, int] = {}
         for depth, block in enumerate(hashes, 1):
@@ -52,18 +46,24 @@ class PrefixIndex:
                 break
             for owner in owners:
                 depths[owner] = depth
-        return depths
+        known = self._endpoints
+        return {known[owner]: depth for owner, depth in depths.items() if owner in known}
 
-    def record(self, hashes: Sequence[int], number: int) -> None:
+    def record(self, hashes: Sequence[int], endpoint: EndpointId) -> None:
         """Note that this endpoint is about to compute these blocks."""
         young, old = self._young, self._old
+        number = self._numbers.get(endpoint) or self._number(endpoint)
+        alone = (number,)
         for block in hashes:
             owners = young.get(block)
             if owners is None:
-                owners = old.get(block, ())
+                owners = old.get(block)
+                if owners is None:
+                    young[block] = alone
+                    continue
             elif owners[0] == number:
                 continue
-            if not owners or owners[0] != number:
+            if owners[0] != number:
                 kept = tuple(owner for owner in owners if owner != number)
                 owners = (number, *kept[: _OWNERS - 1])
             young[block] = owners
@@ -73,4 +73,12 @@ class PrefixIndex:
 
     def forget(self, endpoint: EndpointId) -> None:
         """Let nothing match this endpoint until it has computed it again."""
-        self._numbers.pop(endpoint, None)
+        number = self._numbers.pop(endpoint, None)
+        if number is not None:
+            del self._endpoints[number]
+
+    def _number(self, endpoint: EndpointId) -> int:
+        self._serial += 1
+        self._numbers[endpoint] = self._serial
+        self._endpoints[self._serial] = endpoint
+        return self._serial

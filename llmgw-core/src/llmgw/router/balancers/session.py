@@ -54,7 +54,7 @@ class Session:
 
     def choose(self, request: RoutedRequest, usable: Sequence[EndpointLoad]) -> int:
         if not request.session_key:
-            return least_outstanding(request.seed, usable)
+            return least_outstanding(request, usable)
         key = _hash64(request.session_key)
         best = 0
         highest = -1.0

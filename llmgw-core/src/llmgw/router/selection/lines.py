@@ -19,12 +19,13 @@ Tiers = tuple[tuple[EndpointState, ...], ...]
 class Choice:
     """One model under one routing profile: the endpoints in question, and its balancer."""
 
-    __slots__ = ("_tiers", "balancer", "profile", "size", "tells_match")
+    __slots__ = ("_tiers", "balancer", "matcher", "profile", "size")
 
     def __init__(self, profile: CompiledProfile, members: tuple[EndpointState, ...]) -> None:
         self.profile = profile
         self.balancer = profile.balancer()
-        self.tells_match = isinstance(self.balancer, TellsMatch)
+        self.matcher = self.balancer if isinstance(self.balancer, TellsMatch) else None
+        """The balancer, if it can say how its last choice matched."""
         self.take(members)
 
     def take(self, members: tuple[EndpointState, ...]) -> None:
@@ -37,10 +38,6 @@ class Choice:
             for priority in priorities
         )
         self.size = len(mine)
-
-    def match(self) -> tuple[int, int] | None:
-        """Return how the last choice matched; None where the balancer does not look at that."""
-        return self.balancer.match if isinstance(self.balancer, TellsMatch) else None
 
     def usable(
         self,

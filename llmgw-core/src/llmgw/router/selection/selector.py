@@ -39,6 +39,7 @@ class Selector:
         """Called after anything that may let a waiting request of these models go."""
         self._settings = settings
         self._profiles = profiles
+        self._default = profiles.by_name[profiles.default]
         self._clock = clock
         self._moment = Moment(clock.monotonic())
         self._states: dict[EndpointId, EndpointState] = {}
@@ -48,6 +49,11 @@ class Selector:
         self._shares = RouterShares()
         self._alone = 0  #: requests in flight that others are kept away from
         self.quarantine = Quarantine()
+
+    @property
+    def prompt_bytes(self) -> int:
+        """How much of a prompt any of the routing profiles looks at."""
+        return max(profile.needs.prompt_bytes for profile in self._profiles.by_name.values())
 
     # -- the table -------------------------------------------------------------------------
 
@@ -147,7 +153,8 @@ class Selector:
 
     def needs(self, route: ModelRoute, profile: str | None = None) -> Needs:
         """Return what `reserve` wants to know of a request to this model."""
-        return self._profiles.find(profile or route.routing).needs
+        found = self._profiles.by_name.get(profile or route.routing or "")
+        return (found or self._default).needs
 
     def require_profile(self, name: str) -> None:
         """Raise RequestError if no routing profile has this name: a client has asked for it."""
@@ -189,9 +196,10 @@ class Selector:
                 usable = [state for state in usable if not state.one_alone] or usable
         state = usable[choice.balancer.choose(request, usable)]
         tokens = request.body_bytes >> 2
-        reservation = Reservation(self, state, choice, len(usable), tokens, state.is_ejected)
-        if choice.tells_match:
-            reservation.match = choice.match()
+        is_trial = state.half_open or state.ejected_until is not None
+        reservation = Reservation(self, state, choice, len(usable), tokens, is_trial)
+        if choice.matcher is not None:
+            reservation.match = choice.matcher.match
         if suspect:
             self.keep_alone(reservation, suspect)
         if state.half_open and state.probe is None:
