@@ -59,7 +59,7 @@ _TRACE = re.compile(rb"(?:^|\n)traceparent: [0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-
 
 def trace_id_of(headers: bytes) -> str:
     """Return the trace id in serialised headers; empty where none is given, or no valid one."""
-    found = _TRACE.search(headers) if b"traceparent" in headers else None
+    found = _TRACE.search(headers)
     return "" if found is None else found[1].decode()
 
 

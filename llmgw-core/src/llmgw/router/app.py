@@ -242,6 +242,7 @@ class Router:
 
     def _ended(self, ending: Ending) -> None:
         envelope, usage = ending.envelope, ending.usage
+        headers = envelope.passed_headers
         prompt = cached = completion = None
         if usage is not None:
             prompt, completion = usage.prompt_tokens, usage.completion_tokens
@@ -276,7 +277,7 @@ class Router:
                     model=envelope.target.name,
                     status=ending.status,
                     duration_s=ending.duration_s,
-                    trace_id=trace_id_of(envelope.passed_headers),
+                    trace_id=trace_id_of(headers) if b"traceparent" in headers else "",
                     client=envelope.client,
                     key=envelope.grant.key_id,
                     endpoint=ending.endpoint or "",

@@ -153,7 +153,11 @@ def read_usage(text: bytes) -> Usage | None:
     while place >= 0:
         match = _USAGE.match(text, place)
         if match is not None:
-            return _usage_of(_object_at(text, match.end()))
+            start = match.end()
+            end = text.find(b"}", start) + 1
+            while end and text.count(b"{", start, end) != text.count(b"}", start, end):
+                end = text.find(b"}", end) + 1  # counts hold no strings with braces
+            return _usage_of(text[start:end])
         place = text.rfind(b'"usage"', 0, place)  # this one was `"usage": null`
     return None
 
@@ -168,14 +172,6 @@ def _usage_of(raw: bytes) -> Usage | None:
     prompt = said.prompt_tokens if said.prompt_tokens is not None else said.input_tokens
     output = said.completion_tokens if said.completion_tokens is not None else said.output_tokens
     return Usage(prompt, output, cached)
-
-
-def _object_at(text: bytes, start: int) -> bytes:
-    """Return the object that begins at `start`. Objects of counts hold no strings with braces."""
-    end = text.find(b"}", start) + 1
-    while end and text.count(b"{", start, end) != text.count(b"}", start, end):
-        end = text.find(b"}", end) + 1
-    return text[start:end]
 
 
 def without_usage_events(block: bytes) -> bytes:

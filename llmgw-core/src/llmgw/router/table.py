@@ -54,7 +54,7 @@ class Table:
 
     epoch: Epoch = _NO_EPOCH
     routes: tuple[ModelRoute, ...] = ()  #: by canonical name
-    _by_name: Mapping[str, ModelRoute] = field(
+    by_name: Mapping[str, ModelRoute] = field(
         default_factory=lambda: MappingProxyType({}), repr=False, compare=False
     )
 
@@ -97,11 +97,11 @@ class Table:
         routes += _routes_of_claims(claims)
         routes.sort(key=lambda route: route.name)
         by_name: dict[str, ModelRoute] = {name: route for route in routes for name in route.names}
-        return Table(epoch=epoch, routes=tuple(routes), _by_name=MappingProxyType(by_name))
+        return Table(epoch=epoch, routes=tuple(routes), by_name=MappingProxyType(by_name))
 
     def find(self, name: str) -> ModelRoute | None:
         """Return the route of a name or alias, which must match exactly."""
-        return self._by_name.get(name)
+        return self.by_name.get(name)
 
     def visible(self, allows: Callable[[ModelRoute], bool]) -> tuple[ModelRoute, ...]:
         """Return the routes that a key may see, by canonical name."""

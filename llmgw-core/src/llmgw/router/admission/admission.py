@@ -58,14 +58,15 @@ class Admission(Generic[R]):
         self._wake_wait_s = settings.deadlines.wake_wait
         names = settings.queue.classes or ("normal",)
         self._priorities = {name: rank for rank, name in enumerate(names)}
-        self._usual = self._priorities.get("normal", len(names) // 2)
+        self.usual = self._priorities.get("normal", len(names) // 2)
+        """The rank of a request that names no class."""
         self._lines: dict[ModelName, ModelLine[R]] = {}
         self._paces: dict[ModelName, Pace] = {}
         self._cold_since: dict[ModelName, float] = {}  #: models without any endpoint up
 
     def priority(self, name: str | None) -> int:
         """Return the rank of a class, 0 the most urgent; an unknown name means the usual one."""
-        return self._priorities.get(name, self._usual) if name else self._usual
+        return self._priorities.get(name, self.usual) if name else self.usual
 
     def queued(self) -> dict[ModelName, int]:
         """Return how many requests wait, by canonical name; models without any are left out."""

@@ -63,7 +63,7 @@ class Asking(Holding, EngineExchange):
 
     def _dispatch(self, reservation: Reservation) -> None:
         parts = self._parts
-        endpoint = reservation.endpoint
+        endpoint = reservation.state.endpoint
         self._reservation = reservation
         self._attempts += 1
         self._leg = leg = parts.legs.find(endpoint, self._envelope)

@@ -31,6 +31,10 @@ class Client(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
+    def write_whole(self, status: int, headers: bytes, body: bytes) -> None:
+        """Write an answer of known length, its head included."""
+        ...
+
     def write_piece(self, data: bytes) -> None:
         """Write data framed by `piece`."""
         ...

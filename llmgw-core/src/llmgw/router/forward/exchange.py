@@ -29,7 +29,7 @@ from llmgw.router.forward.phases import OUTCOME_OF, PINGS, Phase
 from llmgw.router.forward.poison import fingerprint_of, quarantined, sample_of
 from llmgw.router.pool import AnswerHead, EngineFailure
 from llmgw.router.selection import EndpointState, Outcome, Reservation
-from llmgw.router.sse import Usage
+from llmgw.router.sse import Usage, read_usage
 from llmgw.router.timers import NEVER
 
 
@@ -78,6 +78,16 @@ class Exchange(Asking):
         self._connection = None
         if self._answer is not None:
             self._answer.end()
+
+    def answer_whole(self, head: AnswerHead, body: bytes) -> None:
+        if self._phase is Phase.OVER or self._assembles is not None or not head.is_json:
+            super().answer_whole(head, body)
+            return
+        self._connection = None
+        self._usage = read_usage(body)
+        if self.renaming is not None:
+            body = self.renaming.apply(body)
+        self.show_whole(head, body)
 
     def answer_lost(self, failure: EngineFailure, *, stale: bool) -> None:
         self._connection = None
@@ -198,8 +208,8 @@ class Exchange(Asking):
         self.has_shown = True
         self._first_token_at = self._parts.clock.monotonic()
         client = self._client
-        start = client.head(head.status, passed_headers(head) + self._reply_headers(), len(body))
-        client.write(start + body)
+        shown = head.shown if head.shown is not None else passed_headers(head)
+        client.write_whole(head.status, shown + self._reply_headers(), body)
         self._end(Outcome.OK, head.status)
         client.finish(ended=False)
 

@@ -121,14 +121,8 @@ class Holding:
         client, dialect = self._client, self._envelope.route.dialect
         if not self._committed:
             reply = replies.error_reply(error, dialect)
-            client.write(
-                client.head(
-                    reply.status,
-                    b"".join(b"%b: %b\r\n" % item for item in reply.headers) + headers_of_reply,
-                    len(reply.body),
-                )
-                + reply.body
-            )
+            headers = b"".join(b"%b: %b\r\n" % item for item in reply.headers)
+            client.write_whole(reply.status, headers + headers_of_reply, reply.body)
             client.finish(ended=False)
         elif self._pieces and self._envelope.stream:
             client.write(client.piece(replies.error_event(error, dialect)))
@@ -168,7 +162,7 @@ class Holding:
         self._client.deadline.due = NEVER
         parts, envelope = self._parts, self._envelope
         reservation, leg = self._reservation, self._leg
-        endpoint = reservation.endpoint.id if reservation is not None else None
+        endpoint = reservation.state.endpoint.id if reservation is not None else None
         duration_s = parts.clock.monotonic() - envelope.started
         first_s = None
         if self._first_token_at is not None:

@@ -27,7 +27,7 @@ from llmgw.router.front.cold import ColdCycle
 from llmgw.router.front.front import Front
 from llmgw.router.front.head import new_request_id
 from llmgw.router.front.reader import RequestReader
-from llmgw.router.front.repeated import RepeatedHead
+from llmgw.router.front.repeated import RepeatedRequest
 from llmgw.router.front.vanished import drop, notice_vanished
 from llmgw.router.front.without_engine import answer_without_engine
 from llmgw.router.ingress import Request
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._reader = RequestReader(front, self._invite_body)
         self._waiting = self._reader.read
-        self._repeated: RepeatedHead | None = None  #: which is likely to come again
+        self._repeated: RepeatedRequest | None = None  #: which is likely to come again
         self._request: Request | None = None  #: being answered
         self._exchange: Exchange | None = None
         self._cycle: ColdCycle | None = None
@@ -160,15 +160,15 @@ class Connection(asyncio.Protocol):
         if self._exchange is None and self.transport is not None:
             self.transport.write(_CONTINUE)
 
-    def _remembered(self, data: bytes) -> RepeatedHead | None:
+    def _remembered(self, data: bytes) -> RepeatedRequest | None:
         """Return the head of the one request that waits, if all of it was in this read."""
         request, grant = cast("tuple[Request, KeyGrant | None]", self._waiting[0])
         ingress = self._front.ingress
         if grant is None or ingress is None or grant.key.expires_at is not None:
             return None
-        return RepeatedHead.of(data, request, grant, ingress.keys.generation)
+        return RepeatedRequest.of(data, request, grant, ingress.keys.generation)
 
-    def _answer_again(self, repeated: RepeatedHead, data: bytes) -> bool:
+    def _answer_again(self, repeated: RepeatedRequest, data: bytes) -> bool:
         """Answer a request whose head is known; False if it is another, or may be judged
         differently now."""
         front = self._front
@@ -294,6 +294,11 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self.transport is not None:
             self.transport.write(data)
+
+    def write_whole(self, status: int, headers: bytes, body: bytes) -> None:
+        head = self.head(status, headers, len(body))
+        if self.transport is not None:
+            self.transport.write(head + body)
 
     def write_piece(self, data: bytes) -> None:
         transport, request = self.transport, self._request

@@ -22,7 +22,8 @@ from llmgw.router.ingress.request import Request
 from llmgw.router.ingress.shape import BodyFields, read_fields
 from llmgw.router.keys import KeyGrant, KeyTable
 from llmgw.router.routes import ModelPlace, Route
-from llmgw.router.table import ModelRoute, Table
+from llmgw.router.selection import Needs
+from llmgw.router.table import Table
 
 
 @dataclass(slots=True)
@@ -41,6 +42,7 @@ class Ingress:
         self.keys = tables.keys  #: whose `generation` tells when a grant may have been revoked
         self._forward = forward
         self._clock: Clock = forward.clock
+        self._prompt_bytes = forward.selector.prompt_bytes
         self._draw = random.Random().random  # noqa: S311  # spreads load; guards nothing
 
     def authorise(self, request: Request) -> KeyGrant:
@@ -74,21 +76,39 @@ class Ingress:
         if route.model is ModelPlace.MULTIPART:
             model, span, stream = read_form(request.body, request.content_type)
         else:
-            fields = read_fields(request.body)
+            fields = read_fields(request.body, prompt_bytes=self._prompt_bytes)
             model, stream = fields.model, fields.stream is True
-        target = self._find(model, grant)
+        target = self._tables.table.by_name.get(model)
+        # A model that the key may not use does not exist for it: names are not given away.
+        if target is None or not grant.allows(target):
+            raise model_not_found(model)
+        admission, selector = self._forward.admission, self._forward.selector
         suspect = b""
-        if not self._forward.selector.quarantine.is_empty:
+        if not selector.quarantine.is_empty:
             suspect = self._suspect(route, request.body, started)
         if request.profile is not None:
-            self._forward.selector.require_profile(request.profile)
-        routed = self._routed(request, route, target, fields, suspect)
-        charge = grant.begin(routed.body_bytes >> 2)
+            selector.require_profile(request.profile)
+        needs = selector.needs(target, request.profile)
+        body_bytes = len(request.body)
+        charge = grant.begin(body_bytes >> 2)
         if isinstance(charge, RequestError):
             raise charge
+        session = None
+        if needs.session_header is not None or needs.session_user_field:
+            session = _session(request, fields, needs)
+        routed = RoutedRequest(
+            model=target.name,
+            session_key=session,
+            prompt=fields.start_of_prompt(route.prompt_fields, needs.prompt_bytes)
+            if needs.prompt_bytes and fields is not None
+            else b"",
+            body_bytes=body_bytes,
+            seed=self._draw(),
+            suspect=suspect,
+        )
         headers = b"x-request-id: %b\r\n" % request.request_id
-        for item in grant.rate_headers():
-            headers += b"%b: %b\r\n" % item
+        if grant.has_rates:
+            headers += b"".join(b"%b: %b\r\n" % item for item in grant.rate_headers())
         return Envelope(
             route=route,
             target=target,
@@ -105,20 +125,13 @@ class Ingress:
             wants_usage=stream and fields is not None and fields.wants_usage,
             model_span=span,
             profile=request.profile,
-            priority=self._forward.admission.priority(request.priority),
+            priority=admission.priority(request.priority) if request.priority else admission.usual,
             grant=grant,
             charge=charge,
             wants_reasons=request.wants_reasons,
             started=started,
             reply_headers=headers,
         )
-
-    def _find(self, model: str, grant: KeyGrant) -> ModelRoute:
-        target = self._tables.table.find(model)
-        # A model that the key may not use does not exist for it: names are not given away.
-        if target is None or not grant.allows(target):
-            raise model_not_found(model)
-        return target
 
     def _suspect(self, route: Route, body: bytes | bytearray, now: float) -> bytes:
         """Return the request's fingerprint if an engine has died with it in flight, else b"";
@@ -129,32 +142,14 @@ class Ingress:
             raise quarantined()
         return known_as if quarantine.is_suspect(known_as, now) else b""
 
-    def _routed(
-        self,
-        request: Request,
-        route: Route,
-        target: ModelRoute,
-        fields: BodyFields | None,
-        suspect: bytes,
-    ) -> RoutedRequest:
-        needs = self._forward.selector.needs(target, request.profile)
-        session = None
-        if needs.session_header is not None:
-            value = request.header(needs.session_header.encode())
-            session = value.decode("latin-1") if value is not None else None
-        if session is None and needs.session_user_field and fields is not None:
-            session = fields.session_user
-        prompt = b""
-        if needs.prompt_bytes and fields is not None:
-            prompt = fields.start_of_prompt(route.prompt_fields, needs.prompt_bytes)
-        return RoutedRequest(
-            model=target.name,
-            session_key=session,
-            prompt=prompt,
-            body_bytes=len(request.body),
-            seed=self._draw(),
-            suspect=suspect,
-        )
+
+def _session(request: Request, fields: BodyFields | None, needs: Needs) -> str | None:
+    """Return what a balancer that keeps sessions together goes by."""
+    if needs.session_header is not None:
+        value = request.header(needs.session_header.encode())
+        if value is not None:
+            return value.decode("latin-1")
+    return fields.session_user if needs.session_user_field and fields is not None else None
 
 
 def model_not_found(model: str) -> RequestError:

@@ -26,29 +26,32 @@ class Budget:
     more than the other routers use between two sums.
     """
 
-    __slots__ = ("_carried", "_day", "_day_tokens", "_month", "_month_tokens", "_since")
+    __slots__ = ("_carried", "_day_end", "_day_tokens", "_month", "_month_tokens", "_since")
 
     def __init__(self) -> None:
-        self._day = self._month = 0
-        self._day_tokens = self._month_tokens = 0
+        self._month = 0
+        self._begin_day(0, 0)
+        self._month_tokens = 0
         self._carried = 0
         self._since = 0
 
     def learn(self, spend: KeySpend) -> None:
         """Take the store's newest sum."""
-        self._day, self._day_tokens = spend.day, spend.day_tokens
+        self._begin_day(spend.day, spend.day_tokens)
         self._month, self._month_tokens = spend.month, spend.month_tokens
         self._carried, self._since = self._since, 0
 
     def spend(self, tokens: int, wall: float) -> None:
-        self._turn(wall)
+        if wall >= self._day_end:
+            self._turn(wall)
         self._since += tokens
 
     def exceeded_until(self, limits: KeyLimits, wall: float) -> float | None:
         """Return after how many seconds the key may be used again; None if it may now."""
         if limits.tokens_per_day is None and limits.tokens_per_month is None:
             return None
-        self._turn(wall)
+        if wall >= self._day_end:
+            self._turn(wall)
         own = self._carried + self._since
         month_limit = limits.tokens_per_month
         if month_limit is not None and self._month_tokens + own >= month_limit:
@@ -62,12 +65,14 @@ class Budget:
         return None
 
     def _turn(self, wall: float) -> None:
-        """Begin a new day or month. The clock going back begins none: spent is spent."""
-        if wall >= (self._day + 1) * 86400:
-            day = day_of(wall)
-            self._day, self._day_tokens = day, 0
-            if (month := month_of(wall)) > self._month:
-                self._month, self._month_tokens = month, 0
-            else:
-                self._month_tokens += self._carried + self._since
-            self._carried = self._since = 0
+        """Begin a new day, and perhaps a month. The clock going back begins none: spent is spent."""
+        self._begin_day(day_of(wall), 0)
+        if (month := month_of(wall)) > self._month:
+            self._month, self._month_tokens = month, 0
+        else:
+            self._month_tokens += self._carried + self._since
+        self._carried = self._since = 0
+
+    def _begin_day(self, day: int, tokens: int) -> None:
+        self._day_tokens = tokens
+        self._day_end = (day + 1) * 86400.0

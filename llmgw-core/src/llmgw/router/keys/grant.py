@@ -52,6 +52,7 @@ class KeyGrant:
         "_tokens",
         "_tokens_meter",
         "_used",
+        "has_rates",
         "in_flight",
         "is_revoked",
         "is_used",
@@ -81,6 +82,7 @@ class KeyGrant:
         self.key = key
         self.key_id = key.id  #: "" where no key is asked for
         self._is_shared = _is_shared(key.limits)
+        self.has_rates = _has_rates(key.limits)  #: beside the number in flight
         self._models = None if key.models is None else frozenset(key.models)
         self._part = part = self._shares.of_key(key.id, key.limits)
         self._requests = resized(self._requests, part.requests_per_minute, now)
@@ -141,9 +143,12 @@ class KeyGrant:
         Nothing is counted when it is refused.
         """
         part = self._part
-        now = self._clock.monotonic()
-        if self._is_shared and self._used is not None:
-            self._meter(tokens, self._used)
+        if self._is_shared:
+            if not self.is_used and self._used is not None:
+                self.is_used = True
+                self._used.append(self)
+            self._requests_meter.count += 1
+            self._tokens_meter.count += tokens
         if part.concurrent_requests is not None and self.in_flight >= part.concurrent_requests:
             self._refused += 1
             return _limited(
@@ -151,6 +156,14 @@ class KeyGrant:
                 f"the key has {self.in_flight} requests in flight, as many as it may",
                 1.0,
             )
+        if self.has_rates and (refusal := self._pace(tokens)) is not None:
+            return refusal
+        self.in_flight += 1
+        return Charge(self, tokens)
+
+    def _pace(self, tokens: int) -> RequestError | None:
+        """Take a request of this many tokens from rates and budgets, or return why it must wait."""
+        now = self._clock.monotonic()
         if self._requests is not None and (wait_s := self._requests.wait_s(1, now)):
             return _limited(
                 "requests_per_minute",
@@ -163,7 +176,7 @@ class KeyGrant:
                 f"the key may use {self.key.limits.tokens_per_minute} tokens a minute",
                 wait_s,
             )
-        if (over_s := self._budget.exceeded_until(part, self._clock.wall())) is not None:
+        if (over_s := self._budget.exceeded_until(self._part, self._clock.wall())) is not None:
             return RequestError(
                 "the key's token budget is used up",
                 status=429,
@@ -175,21 +188,13 @@ class KeyGrant:
             self._requests.take(1, now)
         if self._tokens is not None:
             self._tokens.take(tokens, now)
-        self.in_flight += 1
-        return Charge(self, tokens)
-
-    def _meter(self, tokens: int, used: list[KeyGrant]) -> None:
-        if not self.is_used:
-            self.is_used = True
-            used.append(self)
-        self._requests_meter.add(1)
-        self._tokens_meter.add(tokens)
+        return None
 
     def ended(self, estimate: int, tokens: int) -> None:
         """For `Charge` only."""
         self.in_flight -= 1
         if self._tokens is not None and tokens > estimate:
-            self._tokens_meter.add(tokens - estimate)
+            self._tokens_meter.count += tokens - estimate
         if self._tokens is not None:
             self._tokens.take(tokens - estimate, self._clock.monotonic())
         self._budget.spend(tokens, self._clock.wall())
@@ -222,6 +227,16 @@ def _is_shared(limits: KeyLimits) -> bool:
         limits.requests_per_minute is not None
         or limits.tokens_per_minute is not None
         or limits.concurrent_requests is not None
+    )
+
+
+def _has_rates(limits: KeyLimits) -> bool:
+    """Say whether anything but the number in flight is limited."""
+    return (
+        limits.requests_per_minute is not None
+        or limits.tokens_per_minute is not None
+        or limits.tokens_per_day is not None
+        or limits.tokens_per_month is not None
     )
 
 

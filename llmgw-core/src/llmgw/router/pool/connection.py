@@ -17,6 +17,7 @@ import httptools
 from llmgw.domain.ids import EndpointId
 from llmgw.router.pool.head import AnswerHead
 from llmgw.router.pool.unreached import notice_unreached
+from llmgw.router.repeated import RepeatedHead
 
 READ_HIGH = 256 * 1024
 READ_LOW = 64 * 1024
@@ -25,6 +26,9 @@ RECEIVE_BYTES = 128 * 1024
 _SLICE = 256 * 1024
 _HEAD_LIMIT = 256 * 1024
 _HEADER_COUNT_LIMIT = 256
+_UNLIKE_LIMIT = 16
+"""After so many heads that were all different (some name their request) it is seldom that one is
+remembered."""
 
 
 class EngineFailure(StrEnum):
@@ -49,6 +53,13 @@ class EngineExchange(Protocol):
     def answer_end(self) -> None:
         """The answer is whole, and the connection is given back."""
         ...
+
+    def answer_whole(self, head: AnswerHead, body: bytes) -> None:
+        """Take all of an answer at once; the connection is given back."""
+        self.answer_head(head)
+        if body:
+            self.answer_data(body)
+        self.answer_end()
 
     def answer_lost(self, failure: EngineFailure, *, stale: bool) -> None:
         """The connection is gone. stale: it had been reused and nothing of an answer came."""
@@ -78,9 +89,11 @@ class EngineConnection(asyncio.Protocol):
         "_over",
         "_parser",
         "_paused",
+        "_repeated",
         "_reused",
         "_surplus",
         "_transport",
+        "_unlike",
         "_unsent",
         "_unsent_at",
         "endpoint",
@@ -108,6 +121,8 @@ class EngineConnection(asyncio.Protocol):
         self._exchange: EngineExchange | None = None
         self._head: AnswerHead | None = None  #: of this answer, or of the one before
         self._head_of: dict[bytes, bytes] = {}  #: what it was made of
+        self._repeated: RepeatedHead | None = None  #: which is likely to come again
+        self._unlike = 0  #: heads in a row that were remembered in vain
         self._head_bytes = 0
         self._answered = False
         self._in_body = False
@@ -183,7 +198,7 @@ class EngineConnection(asyncio.Protocol):
         unsent = self._unsent
         while unsent is not None and not self._paused and self.usable:
             end = self._unsent_at + _SLICE
-            transport.write(bytes(unsent[self._unsent_at : end]))
+            transport.write(unsent[self._unsent_at : end])
             self._unsent_at = end
             if end >= len(unsent):
                 self._unsent = unsent = None
@@ -195,6 +210,17 @@ class EngineConnection(asyncio.Protocol):
             self._surplus = True
             self.close()
             return
+        is_new = not (self._answered or self._head_bytes)
+        if is_new and self._repeated is not None and self._unsent is None:
+            body = self._repeated.body(data)
+            if body is not None and self._head is not None:
+                self._unlike = 0
+                self._head.length = len(body)
+                self._exchange = None
+                self._reused = True
+                self.released(self, self.usable)
+                exchange.answer_whole(self._head, body)
+                return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -206,6 +232,8 @@ class EngineConnection(asyncio.Protocol):
         if self._exchange is not exchange:
             arrived.clear()
             return  # abandoned meanwhile
+        if self._over:
+            self._repeated = self._remembered(data) if is_new else None
         if arrived:
             data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
             arrived.clear()
@@ -218,6 +246,17 @@ class EngineConnection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_LIMIT:
                 self._lose(EngineFailure.GARBLED)
+
+    def _remembered(self, data: bytes) -> RepeatedHead | None:
+        """Return the head of an answer that came in this one read, if it may come again."""
+        length = self._head.length if self._head is not None else None
+        if length is None or self._surplus or not self._keep:
+            return None
+        self._unlike += 1
+        if self._unlike > _UNLIKE_LIMIT and self._unlike % _UNLIKE_LIMIT:
+            return None
+        parts = RepeatedHead.parts(data, length)
+        return None if parts is None else RepeatedHead(*parts)
 
     def eof_received(self) -> bool:
         # An answer without a length ends with its connection.

@@ -12,7 +12,16 @@ class AnswerHead:
     is the same object, with the new length: whoever needs that later has to note it.
     """
 
-    __slots__ = ("coding", "content_type", "headers", "is_chunked", "length", "shown", "status")
+    __slots__ = (
+        "coding",
+        "content_type",
+        "headers",
+        "is_chunked",
+        "is_json",
+        "length",
+        "shown",
+        "status",
+    )
 
     def __init__(
         self, status: int, headers: Mapping[bytes, bytes], *, length: int | None = None
@@ -23,6 +32,8 @@ class AnswerHead:
         self.content_type = headers.get(b"content-type", b"")
         self.coding = headers.get(b"content-encoding", b"")
         self.is_chunked = b"transfer-encoding" in headers
+        self.is_json = status < 400 and b"json" in self.content_type and not self.coding
+        """Whether it is an answer, and no error, that can be read as it is."""
         self.shown: bytes | None = None  #: what clients see of it, once worked out
 
     @property

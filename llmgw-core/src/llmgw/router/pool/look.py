@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import anyio
 
 from llmgw.domain.endpoints import Endpoint
-from llmgw.router.pool.connection import EngineConnection, EngineFailure
+from llmgw.router.pool.connection import EngineConnection, EngineExchange, EngineFailure
 from llmgw.router.pool.head import AnswerHead
 from llmgw.router.pool.pool import ConnectionPool, Opening, Unreachable, split_url
 
@@ -64,8 +64,8 @@ class Looks:
         return look.page()
 
 
-class _Look:
-    """Implements `EngineExchange`."""
+class _Look(EngineExchange):
+    """One look on its way."""
 
     __slots__ = (
         "_body",

@@ -120,8 +120,11 @@ class Reservation:
         """Give the slot back and say how it went. Further calls do nothing."""
         learner, self._learner = self._learner, None
         if learner is not None:
-            self.state.in_flight -= 1
-            self.state.prompt_done(self._tokens)
+            state = self.state
+            state.in_flight -= 1
+            state.tokens_in_flight -= self._tokens  # as `prompt_done`, without a call
+            if not state.tokens_in_flight:
+                state.largest_prompt = 0
             learner.ended(self, outcome)
 
     def undo(self) -> None:
