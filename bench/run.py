@@ -155,7 +155,7 @@ def command(target: str, port: int, folder: str) -> tuple[list[str], dict[str, s
         words = ["launch", "--host", "127.0.0.1", "--port", str(port), "--worker-urls"]
         words += [f"http://127.0.0.1:{engine}" for engine in ENGINES]
         words += ["--policy", "round_robin", "--log-level", "warn"]
-        words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(port + 1000)]
+        words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(port + 10)]
         words += ["--max-concurrent-requests", "8192", "--queue-size", "8192"]
         return ([program, *words], {"TOKIO_WORKER_THREADS": "1"}) if program else None
     name, _, profile = target.partition(":")
