@@ -22,16 +22,11 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @pass_session
 def plan(session: Session, file: Path, prune: bool) -> None:
     """What FILE would change, without changing it."""
+    from llmgw.adminapi.explain import PlanReply
+
     body = _request(session, file, prune)
     raw = session.client.send("POST", "/plan", body)
-
-    def text() -> str:
-        from llmgw.adminapi.explain import PlanReply
-        from llmgw.ctl.client import parse
-
-        return plan_text(parse(PlanReply, raw))
-
-    session.show(raw, text)
+    session.show_reply(raw, PlanReply, plan_text)
 
 
 def plan_text(reply: Any) -> str:
@@ -102,29 +97,25 @@ def rollback(session: Session, version: int) -> None:
 @pass_session
 def retry(session: Session, model: str) -> None:
     """Try again at once what of MODEL has failed: a rollout that stands still, or a start."""
+    from llmgw.adminapi.work import RetryReply
     from llmgw.ctl.client import escape
 
     raw = session.client.send("POST", f"/models/{escape(model)}/retry")
 
-    def text() -> str:
-        from llmgw.adminapi.work import RetryReply
-        from llmgw.ctl.client import parse
-
-        reply = parse(RetryReply, raw)
+    def text(reply: RetryReply) -> str:
         if not reply.nodes:
             return f"nothing of {reply.model} has failed; see `llmgw ctl explain {reply.model}`"
         return f"{reply.model} is tried again where it had failed: {', '.join(reply.nodes)}"
 
-    session.show(raw, text)
+    session.show_reply(raw, RetryReply, text)
 
 
 def _show_applied(session: Session, raw: str) -> None:
-    def text() -> str:
-        from llmgw.adminapi.catalog import ApplyReply
-        from llmgw.ctl.client import parse
+    from llmgw.adminapi.catalog import ApplyReply
+
+    def text(reply: ApplyReply) -> str:
         from llmgw.ctl.render import plain
 
-        reply = parse(ApplyReply, raw)
         lines = [
             f"{plain(change.name)}: {'removed' if change.model is None else 'put'}"
             for change in reply.changes
@@ -134,7 +125,7 @@ def _show_applied(session: Session, raw: str) -> None:
             lines += ["", plan_text(reply.plan)]
         return "\n".join(lines)
 
-    session.show(raw, text)
+    session.show_reply(raw, ApplyReply, text)
 
 
 @click.command(cls=CtlCommand, examples=["llmgw ctl diff catalog.yaml"])
@@ -186,13 +177,13 @@ def export(session: Session, owner: str | None) -> None:
 @pass_session
 def history(session: Session, model: str | None, limit: int) -> None:
     """Who changed what in the catalog, newest first."""
+    from llmgw.adminapi.catalog import HistoryReply
+
     raw = session.client.get("/history", name=model, limit=limit)
 
-    def text() -> str:
+    def text(reply: HistoryReply) -> str:
         import time
 
-        from llmgw.adminapi.catalog import HistoryReply
-        from llmgw.ctl.client import parse
         from llmgw.ctl.render import age, table
 
         now = time.time()
@@ -207,11 +198,11 @@ def history(session: Session, model: str | None, limit: int) -> None:
                     change.name,
                     "removed" if change.model is None else "put",
                 ]
-                for change in parse(HistoryReply, raw).changes
+                for change in reply.changes
             ),
         )
 
-    session.show(raw, text)
+    session.show_reply(raw, HistoryReply, text)
 
 
 def _request(session: Session, file: Path, prune: bool) -> dict[str, Any]:

@@ -24,15 +24,10 @@ if TYPE_CHECKING:
 @pass_session
 def status(session: Session) -> None:
     """The cluster in one glance."""
+    from llmgw.adminapi.fleet import StatusReply
+
     raw = session.client.get("/status")
-
-    def text() -> str:
-        from llmgw.adminapi.fleet import StatusReply
-        from llmgw.ctl.client import parse
-
-        return status_text(parse(StatusReply, raw))
-
-    session.show(raw, text)
+    session.show_reply(raw, StatusReply, status_text)
 
 
 def status_text(reply: StatusReply) -> str:
@@ -81,15 +76,10 @@ def _load_text(rates: RatesReply) -> str:
 @pass_session
 def nodes(session: Session) -> None:
     """All nodes."""
+    from llmgw.adminapi.fleet import NodesReply
+
     raw = session.client.get("/nodes")
-
-    def text() -> str:
-        from llmgw.adminapi.fleet import NodesReply
-        from llmgw.ctl.client import parse
-
-        return nodes_table(parse(NodesReply, raw).nodes)
-
-    session.show(raw, text)
+    session.show_reply(raw, NodesReply, lambda reply: nodes_table(reply.nodes))
 
 
 def nodes_table(nodes: tuple[NodeReply, ...]) -> str:
@@ -128,17 +118,11 @@ def _node_state(node: NodeReply) -> str:
 @pass_session
 def node(session: Session, node_id: str) -> None:
     """One node with its devices, engines, weights and replicas."""
+    from llmgw.adminapi.fleet import NodeDetailReply
     from llmgw.ctl.client import escape
 
     raw = session.client.get(f"/nodes/{escape(node_id)}")
-
-    def text() -> str:
-        from llmgw.adminapi.fleet import NodeDetailReply
-        from llmgw.ctl.client import parse
-
-        return _node_text(parse(NodeDetailReply, raw))
-
-    session.show(raw, text)
+    session.show_reply(raw, NodeDetailReply, _node_text)
 
 
 def _node_text(node: NodeDetailReply) -> str:
@@ -201,15 +185,10 @@ def _mib(value: int | None) -> str | None:
 @pass_session
 def models(session: Session) -> None:
     """All models that clients may ask for."""
+    from llmgw.adminapi.fleet import ModelsReply
+
     raw = session.client.get("/models")
-
-    def text() -> str:
-        from llmgw.adminapi.fleet import ModelsReply
-        from llmgw.ctl.client import parse
-
-        return models_table(parse(ModelsReply, raw).models)
-
-    session.show(raw, text)
+    session.show_reply(raw, ModelsReply, lambda reply: models_table(reply.models))
 
 
 def models_table(models: tuple[ModelReply, ...]) -> str:
@@ -252,17 +231,15 @@ def models_table(models: tuple[ModelReply, ...]) -> str:
 @pass_session
 def replicas(session: Session, model: str | None) -> None:
     """All replicas, with the causes of failures below the table."""
+    from llmgw.adminapi.fleet import ReplicasReply
+
     raw = session.client.get("/replicas")
 
-    def text() -> str:
-        from llmgw.adminapi.fleet import ReplicasReply
-        from llmgw.ctl.client import parse
-
-        found = parse(ReplicasReply, raw).replicas
-        shown = tuple(item for item in found if model in (None, item.model))
+    def text(reply: ReplicasReply) -> str:
+        shown = tuple(item for item in reply.replicas if model in (None, item.model))
         return "\n\n".join(filter(None, [replicas_table(shown), _failures(shown)]))
 
-    session.show(raw, text)
+    session.show_reply(raw, ReplicasReply, text)
 
 
 def replicas_table(replicas: tuple[ReplicaReply, ...]) -> str:
@@ -311,15 +288,10 @@ def _failures(replicas: tuple[ReplicaReply, ...]) -> str:
 @pass_session
 def endpoints(session: Session) -> None:
     """Where this server's router sends requests."""
+    from llmgw.adminapi.fleet import EndpointsReply
+
     raw = session.client.get("/endpoints")
-
-    def text() -> str:
-        from llmgw.adminapi.fleet import EndpointsReply
-        from llmgw.ctl.client import parse
-
-        return endpoints_table(parse(EndpointsReply, raw).endpoints)
-
-    session.show(raw, text)
+    session.show_reply(raw, EndpointsReply, lambda reply: endpoints_table(reply.endpoints))
 
 
 def endpoints_table(endpoints: tuple[EndpointReply, ...]) -> str:
@@ -353,21 +325,19 @@ def endpoints_table(endpoints: tuple[EndpointReply, ...]) -> str:
 @pass_session
 def explain(session: Session, name: str, is_node: bool) -> None:
     """Why a model has not all its replicas, or why a node gets none."""
+    from llmgw.adminapi.explain import ExplainReply
     from llmgw.ctl.client import escape
 
     kind = "node" if is_node else "model"
     raw = session.client.get(f"/explain/{kind}/{escape(name)}")
 
-    def text() -> str:
-        from llmgw.adminapi.explain import ExplainReply
-        from llmgw.ctl.client import parse
+    def text(reply: ExplainReply) -> str:
         from llmgw.ctl.render import plain, refusal_tree
 
-        reply = parse(ExplainReply, raw)
         head = f"{reply.subject}: {reply.summary}"
         return "\n".join([plain(head), *refusal_tree(reply.refusals)])
 
-    session.show(raw, text)
+    session.show_reply(raw, ExplainReply, text)
 
 
 @click.command(cls=CtlCommand, examples=["llmgw ctl route llama3"])
@@ -375,16 +345,14 @@ def explain(session: Session, name: str, is_node: bool) -> None:
 @pass_session
 def route(session: Session, model: str) -> None:
     """What the router would do with a request for MODEL now, and why."""
+    from llmgw.adminapi.fleet import RouteReply
     from llmgw.ctl.client import escape
 
     raw = session.client.get(f"/route/{escape(model)}")
 
-    def text() -> str:
-        from llmgw.adminapi.fleet import RouteReply
-        from llmgw.ctl.client import parse
+    def text(reply: RouteReply) -> str:
         from llmgw.ctl.render import plain
 
-        reply = parse(RouteReply, raw)
         head = f"{reply.model} is {reply.state}: "
         head += (
             f"to {reply.chosen} ({reply.because})" if reply.chosen else f"none ({reply.because})"
@@ -392,4 +360,4 @@ def route(session: Session, model: str) -> None:
         why = f"\n{plain(reply.refusal)}" if reply.refusal else ""
         return f"{plain(head)}{why}\n\n{endpoints_table(reply.endpoints)}"
 
-    session.show(raw, text)
+    session.show_reply(raw, RouteReply, text)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from llmgw.ctl.target import Wishes, find_target
 
 if TYPE_CHECKING:
+    from llmgw.adminapi.reply import Reply
     from llmgw.ctl.client import Client
+
+T = TypeVar("T", bound="Reply")
 
 
 class Session:
@@ -36,6 +39,12 @@ class Session:
     def show(self, raw: str, text: Callable[[], str]) -> None:
         """Print the API's reply untouched with `--json`, else the text made of it."""
         click.echo(raw if self.as_json else text())
+
+    def show_reply(self, raw: str, kind: type[T], text: Callable[[T], str]) -> None:
+        """Likewise, with a text made of the reply's values."""
+        from llmgw.ctl.client import parse
+
+        self.show(raw, lambda: text(parse(kind, raw)))
 
     def close(self) -> None:
         if self._client is not None:

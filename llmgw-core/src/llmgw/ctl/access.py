@@ -1,4 +1,4 @@
-"""Events, usage, and what opens which door."""
+"""What opens which door: keys, tokens, join tokens, the authority."""
 
 from __future__ import annotations
 
@@ -12,85 +12,6 @@ from llmgw.ctl.nodes import Duration
 from llmgw.ctl.session import CtlCommand, ListingGroup, Session, pass_session
 
 
-@click.command(
-    cls=CtlCommand,
-    examples=[
-        "llmgw ctl events -n 20",
-        "llmgw ctl events --subject 'node gpu-01'",
-        "llmgw ctl events -f",
-    ],
-)
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--subject", help="Of this only, such as `node gpu-01`.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with new ones, until Ctrl-C.")
-@pass_session
-def events(session: Session, limit: int, subject: str | None, follow: bool) -> None:
-    """What happened and who did it, oldest first."""
-    raw = session.client.get("/events", limit=limit, subject=subject)
-    found = json.loads(raw)["events"]
-    session.show(raw, lambda: "\n".join(_event_line(item) for item in reversed(found)))
-    if not follow:
-        return
-    after = found[0]["id"] if found else None
-    with session.client.stream("/events/follow", after=after) as lines:
-        for line in filter(None, lines):
-            event = json.loads(line)
-            if subject in (None, event["subject"]):
-                click.echo(line if session.as_json else _event_line(event))
-
-
-def _event_line(event: dict[str, Any]) -> str:
-    from llmgw.ctl.render import plain
-
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
-    text = f"{stamp}  {event['kind']}  {event['subject']}  {event['message']}  ({event['who']})"
-    return plain(text)
-
-
-@click.command(
-    cls=CtlCommand,
-    examples=[
-        "llmgw ctl usage",
-        "llmgw ctl usage --by key,day --since 7d",
-        "llmgw ctl usage --model llama",
-    ],
-)
-@click.option("--by", default="key,model", show_default=True, help="Of key, model, day, hour.")
-@click.option("--since", type=Duration(), default="30d", show_default=True, help="How far back.")
-@click.option("--key", help="Of this key's id only.")
-@click.option("--model", help="Of this model only.")
-@pass_session
-def usage(session: Session, by: str, since: float, key: str | None, model: str | None) -> None:
-    """Requests and tokens."""
-    raw = session.client.get("/usage", by=by, since=time.time() - since, key=key, model=model)
-
-    def text() -> str:
-        from llmgw.adminapi.history import UsageReply
-        from llmgw.ctl.client import parse
-        from llmgw.ctl.render import table
-
-        return table(
-            ["FROM", "KEY", "MODEL", "REQUESTS", "FAILED", "PROMPT", "CACHED", "COMPLETION"],
-            (
-                [
-                    None
-                    if row.start_at is None
-                    else time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(row.start_at)),
-                    row.key_name or row.key,
-                    row.model,
-                    row.requests,
-                    row.failed,
-                    row.prompt_tokens,
-                    row.cached_tokens,
-                    row.completion_tokens,
-                ]
-                for row in parse(UsageReply, raw).rows
-            ),
-        )
-
-    session.show(raw, text)
-
-
 @click.group(cls=ListingGroup)
 def keys() -> None:
     """API keys: who may send requests to which models."""
@@ -100,11 +21,11 @@ def keys() -> None:
 @pass_session
 def list_keys(session: Session) -> None:
     """All API keys, ended ones too."""
+    from llmgw.adminapi.access import KeysReply
+
     raw = session.client.get("/keys")
 
-    def text() -> str:
-        from llmgw.adminapi.access import KeysReply
-        from llmgw.ctl.client import parse
+    def text(reply: KeysReply) -> str:
         from llmgw.ctl.render import age, table
 
         now = time.time()
@@ -120,11 +41,11 @@ def list_keys(session: Session) -> None:
                     None if key.expires_at is None else age(key.expires_at, now),
                     key.usable,
                 ]
-                for key in parse(KeysReply, raw).keys
+                for key in reply.keys
             ),
         )
 
-    session.show(raw, text)
+    session.show_reply(raw, KeysReply, text)
 
 
 def _limit_options(function: Any) -> Any:
@@ -201,11 +122,11 @@ def tokens() -> None:
 @pass_session
 def list_tokens(session: Session) -> None:
     """All admin tokens, ended ones too."""
+    from llmgw.adminapi.access import TokensReply
+
     raw = session.client.get("/tokens")
 
-    def text() -> str:
-        from llmgw.adminapi.access import TokensReply
-        from llmgw.ctl.client import parse
+    def text(reply: TokensReply) -> str:
         from llmgw.ctl.render import age, table
 
         now = time.time()
@@ -220,11 +141,11 @@ def list_tokens(session: Session) -> None:
                     None if token.expires_at is None else age(token.expires_at, now),
                     token.usable,
                 ]
-                for token in parse(TokensReply, raw).tokens
+                for token in reply.tokens
             ),
         )
 
-    session.show(raw, text)
+    session.show_reply(raw, TokensReply, text)
 
 
 @tokens.command(
@@ -266,11 +187,11 @@ def join_token() -> None:
 @pass_session
 def list_join_tokens(session: Session) -> None:
     """All join tokens, spent ones too."""
+    from llmgw.adminapi.access import JoinTokensReply
+
     raw = session.client.get("/join-tokens")
 
-    def text() -> str:
-        from llmgw.adminapi.access import JoinTokensReply
-        from llmgw.ctl.client import parse
+    def text(reply: JoinTokensReply) -> str:
         from llmgw.ctl.render import age, table
 
         now = time.time()
@@ -286,11 +207,11 @@ def list_join_tokens(session: Session) -> None:
                     None if token.expires_at is None else age(token.expires_at, now),
                     token.usable,
                 ]
-                for token in parse(JoinTokensReply, raw).tokens
+                for token in reply.tokens
             ),
         )
 
-    session.show(raw, text)
+    session.show_reply(raw, JoinTokensReply, text)
 
 
 @join_token.command(
@@ -356,16 +277,15 @@ def finish(session: Session, yes: bool) -> None:
 
 
 def _show_authority(session: Session, raw: str) -> None:
-    def text() -> str:
-        from llmgw.adminapi.access import AuthorityReply
-        from llmgw.ctl.client import parse
+    from llmgw.adminapi.access import AuthorityReply
+
+    def text(reply: AuthorityReply) -> str:
         from llmgw.ctl.render import table
 
-        reply = parse(AuthorityReply, raw)
         rows = [[pin, pin == reply.pin] for pin in reply.trusted]
         return table(["PIN", "ISSUES"], rows)
 
-    session.show(raw, text)
+    session.show_reply(raw, AuthorityReply, text)
 
 
 def _show_secret(session: Session, raw: str) -> None:
