@@ -53,3 +53,22 @@ def test_a_tree_shows_code_figures_and_way_out_below_each_other() -> None:
         "    needs 80 GiB, has 40 GiB",
         "    way out: ask for less",
     ]
+
+
+def test_a_tree_says_nothing_twice() -> None:
+    leaf = RefusalReply(
+        code="too_few",
+        sentence="needs 8 devices, n has 2",
+        need="8 devices",
+        have="2",
+        hint="split",
+    )
+    other = leaf.model_copy(update={"hint": "label more nodes"})
+    tree = RefusalReply(code="unplaced", sentence="fits nowhere", hint="split", parts=(leaf, other))
+    assert refusal_tree([tree]) == [
+        "fits nowhere  [unplaced]",
+        "  way out: split",
+        "  needs 8 devices, n has 2  [too_few]",
+        "  needs 8 devices, n has 2  [too_few]",
+        "    way out: label more nodes",
+    ]

@@ -20,6 +20,14 @@ class RefusalReply(Reply):
     """The cheapest way out."""
     parts: tuple[RefusalReply, ...] = ()
 
+    @property
+    def figures(self) -> str:
+        """What is needed and what there is, for people; empty where the sentence has both."""
+        known = [figure for figure in (self.need, self.have) if figure]
+        if all(figure in self.sentence for figure in known):
+            return ""
+        return f"needs {self.need or '-'}, has {self.have or '-'}"
+
 
 class ExplainReply(Reply):
     """How a model or node is, and why it is not better."""

@@ -57,8 +57,11 @@ def counts(by_state: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{count} {state}" for state, count in by_state) or "none"
 
 
-def refusal_tree(refusals: Iterable[RefusalReply], depth: int = 0) -> list[str]:
-    """Return why not, one line a reason, those that it is made of indented below it."""
+def refusal_tree(refusals: Iterable[RefusalReply], depth: int = 0, *, told: str = "") -> list[str]:
+    """Return why not, one line a reason, those that it is made of indented below it.
+
+    told: the way out that stands above, and need not be repeated.
+    """
     lines = []
     for refusal in refusals:
         where = " ".join(
@@ -69,13 +72,11 @@ def refusal_tree(refusals: Iterable[RefusalReply], depth: int = 0) -> list[str]:
         lines.append("  " * depth + f"{plain(refusal.sentence)}  [{refusal.code}]")
         if where and where not in refusal.sentence:
             lines[-1] += f"  ({plain(where)})"
-        if refusal.need or refusal.have:
-            figures = f"needs {refusal.need or '-'}, has {refusal.have or '-'}"
-            if figures not in refusal.sentence:
-                lines.append("  " * (depth + 1) + plain(figures))
-        if refusal.hint:
+        if refusal.figures:
+            lines.append("  " * (depth + 1) + plain(refusal.figures))
+        if refusal.hint not in ("", told):
             lines.append("  " * (depth + 1) + f"way out: {plain(refusal.hint)}")
-        lines += refusal_tree(refusal.parts, depth + 1)
+        lines += refusal_tree(refusal.parts, depth + 1, told=refusal.hint or told)
     return lines
 
 
