@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
 from llmgw.domain.ids import EndpointId, Epoch, ModelName, ReplicaId
+from llmgw.domain.roles import Role
 from llmgw.router.table import Table
 
 

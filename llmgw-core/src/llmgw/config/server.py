@@ -16,6 +16,7 @@ from llmgw.config.addresses import Address, network
 from llmgw.config.section import Seconds, Section
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import model_name_problem
+from llmgw.domain.roles import Role
 
 
 def _listening(text: str) -> str:
@@ -86,6 +87,11 @@ class StaticEndpoint(Section):
     """Looked at by the router; null: never."""
     max_inflight: Annotated[int, Field(ge=1)] | None = None
     """Requests at a time; null: not limited."""
+    role: Role | None = None
+    """The half of each request that it computes, `prefill` or `decode`; null: whole requests."""
+    meeting_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Of a prefill engine that decode engines meet at a port of its own (SGLang's
+    `--disaggregation-bootstrap-port`); null: the engine's usual one."""
 
 
 class Deadlines(Section):

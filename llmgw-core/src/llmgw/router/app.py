@@ -17,6 +17,7 @@ from llmgw.clock import Clock, SystemClock
 from llmgw.config.server import RouterSettings, TracingSettings
 from llmgw.contracts.balancing import BalancerFactory
 from llmgw.contracts.engine import EngineAdapter
+from llmgw.contracts.pairing import Pairs
 from llmgw.contracts.sinks import Nudge
 from llmgw.domain.endpoints import Endpoint, ModelStatus, RouterUsage
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
@@ -112,6 +113,11 @@ class Router:
             legs=self._legs,
             metrics=self.metrics,
             suspect=self.loads.suspect,
+            pairings={
+                name: adapter.pairing
+                for name, adapter in (adapters or {}).items()
+                if isinstance(adapter, Pairs)
+            },
             ended=self._tracing.ending(self._ended) if self._tracing else self._ended,
             tracing=self._tracing,
         )

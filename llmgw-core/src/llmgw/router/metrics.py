@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import anyio.lowlevel
 
+from llmgw.domain.roles import Role
+
 DURATION_BOUNDS = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0,
 )  # fmt: skip
@@ -60,11 +62,13 @@ class Series:
         "per_token",
         "prompt_tokens",
         "retries",
+        "role",
     )
 
-    def __init__(self, model: str, endpoint: str) -> None:
+    def __init__(self, model: str, endpoint: str, role: str = "") -> None:
         self.model = model
         self.endpoint = endpoint
+        self.role = role  #: half of its requests that it computes; "": whole requests
         self.in_flight = 0
         self.retries = 0
         self.prompt_tokens = 0
@@ -106,12 +110,12 @@ class RouterMetrics:
         self.connections = 0
         self.connections_refused = 0
 
-    def series(self, model: str, endpoint: str) -> Series:
+    def series(self, model: str, endpoint: str, role: str = "") -> Series:
         """Return the series of a model of the table on one of its endpoints."""
         key = (model, endpoint)
         found = self._series.get(key)
         if found is None:
-            found = self._series[key] = Series(model, endpoint)
+            found = self._series[key] = Series(model, endpoint, role)
         return found
 
     def count_refused(self, model: str | None, status: int) -> None:
@@ -131,8 +135,11 @@ class RouterMetrics:
             del self.refused[refused]
 
     def totals(self) -> Totals:
-        """Return the sums; a millisecond for a thousand series."""
-        every = self._series.values()
+        """Return the sums; a millisecond for a thousand series.
+
+        A request that two engines share counts once, where its answer comes from.
+        """
+        every = [item for item in self._series.values() if item.role != Role.PREFILL]
         outcomes = [pair for item in every for pair in item.outcomes.items()]
         first_token = [item.first_token.counts for item in every]
         return Totals(
@@ -243,7 +250,8 @@ def _quoted(value: str) -> str:
 
 
 def _labels(series: Series) -> str:
-    return f"model={_quoted(series.model)},endpoint={_quoted(series.endpoint)}"
+    labels = f"model={_quoted(series.model)},endpoint={_quoted(series.endpoint)}"
+    return f'{labels},role="{series.role}"' if series.role else labels
 
 
 def _counter(name: str, text: str, samples: Iterable[tuple[str, float]]) -> Iterator[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
 from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.domain.plans import Refusal
+from llmgw.domain.roles import Role
 
 _NO_EPOCH = Epoch(0)
 
@@ -25,11 +26,19 @@ class ModelRoute:
     refusal: Refusal | None = None
     routing: str | None = None
     created: int = 0
+    prefill: ModelRoute | None = None
+    """Where the prompts of this model are computed, if that is apart: a route of its own, under a
+    name that no model has. `endpoints` then are those that compute the answers."""
     name: ModelName = field(init=False)
     """The canonical name: what keys are checked against and what is counted."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.names[0])
+
+    @property
+    def halves(self) -> tuple[ModelRoute, ...]:
+        """The route itself, and the one of its prompts where that is apart."""
+        return (self,) if self.prefill is None else (self, self.prefill)
 
 
 class Why(StrEnum):
@@ -46,6 +55,7 @@ class Unavailable:
     """The answer in place of an endpoint."""
 
     why: Why
+    role: Role | None = None  #: which half of a pair it is about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +105,7 @@ class Table:
             for entry in entries
         ]
         routes += _routes_of_claims(claims)
-        routes.sort(key=lambda route: route.name)
+        routes = sorted(map(_with_halves, routes), key=lambda route: route.name)
         by_name: dict[str, ModelRoute] = {name: route for route in routes for name in route.names}
         return Table(epoch=epoch, routes=tuple(routes), by_name=MappingProxyType(by_name))
 
@@ -106,6 +116,19 @@ class Table:
     def visible(self, allows: Callable[[ModelRoute], bool]) -> tuple[ModelRoute, ...]:
         """Return the routes that a key may see, by canonical name."""
         return tuple(route for route in self.routes if allows(route))
+
+
+def _with_halves(route: ModelRoute) -> ModelRoute:
+    """Return the route with its prefill endpoints apart; as it is where none has a role."""
+    if all(endpoint.role is None for endpoint in route.endpoints):
+        return route
+    prefill = ModelRoute(
+        names=(ModelName(f"{route.name} ({Role.PREFILL})"),),
+        endpoints=tuple(item for item in route.endpoints if item.role is Role.PREFILL),
+        routing=route.routing,
+    )
+    others = tuple(item for item in route.endpoints if item.role is not Role.PREFILL)
+    return replace(route, endpoints=others, prefill=prefill)
 
 
 def _rank_of_entry(entry: ModelStatus) -> tuple[tuple[ModelName, ...], str]:

@@ -65,6 +65,8 @@ def _endpoint(index: int, said: StaticEndpoint, engines: Mapping[str, EngineAdap
         metrics_path=traits.metrics_path if traits else None,
         max_inflight=said.max_inflight,
         cancels_plain_requests=traits.cancels_plain_requests if traits else True,
+        role=said.role,
+        meeting_port=said.meeting_port,
     )
 
 

@@ -41,6 +41,14 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Until:
+    """Say nothing until this holds; hang up if it does not in time."""
+
+    condition: Callable[[], bool]
+    limit_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class Hang:
     """Say nothing more until the peer leaves."""
 
@@ -57,7 +65,7 @@ class Die:
     """End as a process does: nobody listens any more, and every connection is reset."""
 
 
-Step = Send | Wait | Hang | Close | Die
+Step = Send | Wait | Until | Hang | Close | Die
 
 
 def chunk(data: bytes) -> bytes:
@@ -209,6 +217,10 @@ class ScriptedEngine:
                     await self._send(step, writer, gone)
                 elif isinstance(step, Wait):
                     await asyncio.wait([gone], timeout=step.seconds)
+                elif isinstance(step, Until):
+                    if not await _holds(step, gone):
+                        _end(writer, reset=False)
+                        return False
                 elif isinstance(step, Hang):
                     await gone
                 elif isinstance(step, Die):
@@ -247,6 +259,16 @@ class ScriptedEngine:
             await drained
             self.bytes_written += len(step.data)
         await asyncio.sleep(0)
+
+
+async def _holds(step: Until, gone: asyncio.Future[None]) -> bool:
+    """Return whether the condition came true in time, or the peer left."""
+    ends = asyncio.get_running_loop().time() + step.limit_s
+    while not (step.condition() or gone.done()):
+        if asyncio.get_running_loop().time() > ends:
+            return False
+        await asyncio.sleep(0.002)
+    return True
 
 
 async def _peer_leaves(reader: asyncio.StreamReader) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from llmgw.domain.roles import Role
 from llmgw.errors import RequestError
 from llmgw.router.table import ModelRoute
 
@@ -71,13 +72,23 @@ def no_endpoint(route: ModelRoute, *, waited_s: float, retry_after_s: float) -> 
     """Nothing serves the model, and nothing came up in time."""
     waited = f"; waited {waited_s:.0f} s for it to start" if waited_s >= 1 else ""
     return RequestError(
-        f"no endpoint of model {route.name!r} is up{waited}",
+        f"no {_missing_half(route)}endpoint of model {route.name!r} is up{waited}",
         status=503,
         code="no_endpoint",
         kind="server_error",
         param="model",
         retry_after_s=whole_seconds(retry_after_s),
     )
+
+
+def _missing_half(route: ModelRoute) -> str:
+    """Return `prefill ` or `decode ` where the one is missing and the other is of no use by itself."""
+    if route.prefill is None:
+        return ""
+    for half, role in ((route.prefill, Role.PREFILL), (route, Role.DECODE)):
+        if all(endpoint.draining for endpoint in half.endpoints):
+            return f"{role} "
+    return ""
 
 
 def withdrawn(name: str) -> RequestError:

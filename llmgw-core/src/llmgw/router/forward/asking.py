@@ -9,6 +9,7 @@ from llmgw.router.forward.edits import body_for_engine
 from llmgw.router.forward.heads import request_head
 from llmgw.router.forward.holding import Holding
 from llmgw.router.forward.legs import Leg
+from llmgw.router.forward.pairing import Owner, Pair
 from llmgw.router.forward.phases import CONNECT_TRIES, RECONNECT_S, TRIES, Phase
 from llmgw.router.pool import EngineConnection, EngineExchange, Unreachable
 from llmgw.router.selection import Outcome, Reservation
@@ -16,7 +17,7 @@ from llmgw.router.table import Unavailable
 from llmgw.router.timers import NEVER
 
 
-class Asking(Holding, EngineExchange):
+class Asking(Holding, EngineExchange, Owner):
     """The middle layer: it asks, and asks somebody else where that does no harm."""
 
     __slots__ = ()
@@ -69,11 +70,40 @@ class Asking(Holding, EngineExchange):
         self._leg = leg = parts.legs.find(endpoint, self._envelope)
         leg.series.in_flight += 1
         self._phase = Phase.ASKED
+        if reservation.prefill is not None and not self._asks_prefill(reservation.prefill):
+            return
         connection = parts.pool.take(endpoint.id)
         if connection is not None:
             self._send(connection, leg)
         else:
             self._open(endpoint)
+
+    def _asks_prefill(self, prefill: Reservation) -> bool:
+        """Have the prompt computed. Return whether the decode engine is to be asked meanwhile."""
+        limit_s = self._first_byte_limit()
+        self._pair = Pair(self._parts, self._envelope, prefill, self)
+        # Of a plain request as well: its answer may take as long as it takes, but not its prompt.
+        self._client.deadline.set(self._within(limit_s))
+        try:
+            return self._pair.begin(limit_s)
+        except RequestError as error:
+            is_client = error.status < 500
+            self._fail(error, Outcome.CLIENT_ERROR if is_client else Outcome.PARTNER_FAILED)
+            return False
+
+    def prompt_computed(self) -> None:
+        reservation, leg = self._reservation, self._leg
+        if reservation is None or leg is None:
+            return
+        connection = self._parts.pool.take(reservation.endpoint.id)
+        if connection is not None:
+            self._send(connection, leg)
+        else:
+            self._open(reservation.endpoint)
+
+    def prompt_unreachable(self, why: Unreachable) -> None:
+        self._abandon()
+        self._unreachable(why)
 
     def _open(self, endpoint: Endpoint) -> None:
         self._client.deadline.due = NEVER  # the pool has its own limit
@@ -109,9 +139,12 @@ class Asking(Holding, EngineExchange):
         self.hides_usage = asks_stream and not envelope.wants_usage and envelope.route.asks_usage
         self._connection = connection
         self._answer = None
-        deadline = self._client.deadline
+        deadline, pair = self._client.deadline, self._pair
+        if pair is not None:
+            body = pair.body_for_decode(body)
         if envelope.stream:
-            deadline.set(self._within(self._first_byte_limit()))
+            limit_s = self._first_byte_limit() if pair is None else pair.due - parts.wheel.now
+            deadline.set(self._within(limit_s))
         elif self._whole_due < NEVER:
             deadline.set(self._whole_due - parts.wheel.now)
         else:
@@ -135,8 +168,11 @@ class Asking(Holding, EngineExchange):
         # says must not mix with the next one's answer.
         self._abandon()
         self._answer = None
-        if self._reservation is not None:
-            self._tried = (*self._tried, self._reservation.endpoint.id)
+        leg = self._leg
+        if self._pair is not None and self._pair.failed:
+            leg = self._pair.leg
+        if leg is not None:
+            self._tried = (*self._tried, leg.endpoint.id)
         # A failed connect has asked nobody to do anything, so it cannot make an overload worse.
         free = outcome is Outcome.CONNECT_FAILED
         asked = self._attempts - self._unreached
@@ -147,8 +183,8 @@ class Asking(Holding, EngineExchange):
         if not free and not parts.selector.may_retry(self._envelope.target):
             self._fail(error, outcome)
             return
-        if self._leg is not None:
-            self._leg.series.retries += 1
+        if leg is not None:
+            leg.series.retries += 1
         self._release(outcome)
         other = parts.selector.reserve(
             self._envelope.target,

@@ -7,6 +7,7 @@ these touch the named field and nothing else.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -70,6 +71,51 @@ def replace_field(body: bytes | bytearray, key: bytes, value: bytes) -> bytes | 
     if span is None:
         return body
     return b"".join((body[: span[0]], value, body[span[1] :]))
+
+
+def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes | bytearray:
+    """Return the object with these top-level fields, none of them twice. None: left out.
+
+    What else the body says stays as it was written.
+    """
+    added = [
+        b"%b:%b" % (msgspec.json.encode(name), msgspec.json.encode(value))
+        for name, value in fields.items()
+        if value is not None
+    ]
+    if b"\\" not in body and not any(b'"%b"' % name.encode() in body for name in fields):
+        if not added:
+            return body
+        start = body.index(b"{") + 1
+        return b"".join((body[:start], b",".join(added), b",", body[start:]))
+    kept = [bytes(body[start:end]) for name, start, end in _members(body) if name not in fields]
+    return b"{%b}" % b",".join((*added, *kept))
+
+
+def _members(body: bytes | bytearray) -> Iterator[tuple[str, int, int]]:
+    """Yield each top-level field of a well-formed object: name, and where it starts and ends."""
+    depth, start, end, name = 0, -1, 0, ""
+    for token in _TOKEN.finditer(body):
+        text = token[0]
+        if depth == 1 and text in (b",", b"}"):
+            if start >= 0:
+                yield name, start, end
+            start = -1
+        elif depth == 1 and start < 0:
+            start = token.start()
+            name = _name_of(text)
+        if text in (b"{", b"["):
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+        end = token.end()
+
+
+def _name_of(token: bytes) -> str:
+    try:
+        return msgspec.json.decode(token, type=str)
+    except msgspec.DecodeError:  # a lone surrogate, say: none of ours, and the engine's to refuse
+        return ""
 
 
 def top_level_span(body: bytes | bytearray, key: bytes) -> tuple[int, int] | None:

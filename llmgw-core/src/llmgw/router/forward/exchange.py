@@ -134,6 +134,22 @@ class Exchange(Asking):
             self._suspect(self.fingerprint())
         self._try_again(Outcome.RESET, error)
 
+    def prompt_lost(self, outcome: Outcome, error: RequestError) -> None:
+        self._abandon()
+        if outcome is not Outcome.RESET or self._pair is None:
+            self._try_again(outcome, error)
+        else:
+            self._client.deadline.due = NEVER  # the pool has its own limit
+            verdict = partial(self._examined, error)
+            self._opening = self._examine(self._pair.reservation, verdict)
+
+    def prompt_refused(self, status: int, body: bytes, retry_after: bytes | None) -> None:
+        if status == 200 or (status >= 500 and status != 503):
+            # Nothing of its answer is for the client, so that another try can do no harm.
+            self._try_again(Outcome.ENGINE_ERROR, replies.read_engine_error(status, body))
+        else:
+            self.engine_refused(status, body, retry_after)
+
     def _suspect(self, fingerprint: bytes) -> None:
         envelope = self._envelope
         envelope.routed = msgspec.structs.replace(envelope.routed, suspect=fingerprint)
@@ -142,6 +158,8 @@ class Exchange(Asking):
 
     @property
     def engine(self) -> EndpointState | None:
+        if self._pair is not None and not self._pair.is_done:
+            return self._pair.reservation.state
         return None if self._reservation is None else self._reservation.state
 
     @property
@@ -164,6 +182,8 @@ class Exchange(Asking):
         self._suspect(fingerprint)
         if self._reservation is not None:
             parts.selector.keep_alone(self._reservation, fingerprint)
+            if self._pair is not None:
+                parts.selector.keep_alone(self._pair.reservation, fingerprint)
         elif self._ticket is not None:
             self._ticket.request = self._envelope.routed
 
@@ -292,6 +312,8 @@ class Exchange(Asking):
             self._enter()
         elif self._phase is Phase.ASKED:
             self._abandon()
+            if self._pair is not None:
+                self._pair.blame()
             self._try_again(
                 Outcome.FIRST_BYTE_TIMEOUT, timeouts.first_byte(self._first_byte_limit())
             )

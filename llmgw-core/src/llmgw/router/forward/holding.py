@@ -18,6 +18,7 @@ from llmgw.router.forward.deaths import Examination
 from llmgw.router.forward.envelope import Envelope
 from llmgw.router.forward.heads import SSE_HEADERS
 from llmgw.router.forward.legs import Leg
+from llmgw.router.forward.pairing import Pair
 from llmgw.router.forward.parts import Ending, ForwardParts
 from llmgw.router.forward.phases import EVENT_STREAM, SUSPICIOUS, Phase
 from llmgw.router.pool import EngineConnection, Opening
@@ -45,6 +46,7 @@ class Holding:
         "_inflate",
         "_leg",
         "_opening",
+        "_pair",
         "_parts",
         "_phase",
         "_pieces",
@@ -70,6 +72,7 @@ class Holding:
         self._leg: Leg | None = None  #: of the reservation
         self._opening: Opening | Examination | None = None
         self._connection: EngineConnection | None = None
+        self._pair: Pair | None = None  #: the engine that computes the prompt, if it is another
         self._answer: Answer | None = None
         self._assembles: Assembly | None = None  #: how a stream becomes the plain answer asked for
         self._inflate: zlib._Decompress | None = None
@@ -104,7 +107,7 @@ class Holding:
             return self._envelope.reply_headers
         headers = b"%b%bx-llmgw-attempts: %d\r\n" % (
             self._envelope.reply_headers,
-            leg.origin,
+            leg.origin if self._pair is None else self._pair.origin(leg),
             self._attempts,
         )
         if self._envelope.wants_reasons:
@@ -140,15 +143,24 @@ class Holding:
         if self._connection is not None:
             self._connection.abandon()
             self._connection = None
+        if self._pair is not None:
+            self._pair.abandon()
 
     def _release(self, outcome: Outcome) -> None:
         """Give the slot back and count how it was used."""
         reservation, self._reservation = self._reservation, None
         leg, self._leg = self._leg, None
-        if reservation is not None:
+        if self._pair is not None:
+            pair, self._pair = self._pair, None
+            fared = pair.release(outcome)
+            if reservation is not None:
+                reservation.release(fared)
+            if outcome is not Outcome.CLIENT_ERROR:  # which is the client's, whoever found it
+                outcome = fared
+        elif reservation is not None:
             reservation.release(outcome)
-            if outcome in SUSPICIOUS:
-                self._parts.suspect(reservation.endpoint.id)
+        if reservation is not None and outcome in SUSPICIOUS:
+            self._parts.suspect(reservation.endpoint.id)
         if leg is not None:
             series = leg.series
             series.in_flight -= 1

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
 from llmgw.clock import Clock
 from llmgw.config.server import Deadlines
+from llmgw.contracts.pairing import Pairing
 from llmgw.domain.ids import EndpointId
 from llmgw.router.admission import Admission
 from llmgw.router.forward.deaths import Deaths
@@ -66,4 +67,6 @@ class ForwardParts:
     metrics: RouterMetrics
     suspect: Callable[[EndpointId], None]  #: asked to look at an endpoint at once
     ended: Callable[[Ending], None]
+    pairings: Mapping[str, Pairing] = field(default_factory=dict)
+    """How engines share requests, by engine."""
     tracing: Tracing | None = None

@@ -22,6 +22,7 @@ class Outcome(StrEnum):
     RESET = "reset"
     FIRST_BYTE_TIMEOUT = "first_byte_timeout"
     IDLE_TIMEOUT = "idle_timeout"
+    PARTNER_FAILED = "partner_failed"  #: the engine that computes the other half; this one did well
 
 
 FAILURES = frozenset(
@@ -34,6 +35,10 @@ FAILURES = frozenset(
     }
 )
 """What is the fault of an engine. A client's mistake is not, nor is an engine that is full."""
+
+
+NEITHER = frozenset({Outcome.CLIENT_LEFT, Outcome.PARTNER_FAILED})
+"""What says nothing of the engine, neither good nor bad."""
 
 
 class Learner(Protocol):
@@ -59,6 +64,7 @@ class Reservation:
         "is_trial",
         "load_before",
         "match",
+        "prefill",
         "state",
         "suspect",
     )
@@ -75,6 +81,9 @@ class Reservation:
         self.state = state
         self.suspect = b""  #: its fingerprint, if others are kept away; set by the selector
         self.match: tuple[int, int] | None = None  #: as `TellsMatch`; set by the selector
+        self.prefill: Reservation | None = (
+            None  #: of the engine that computes the prompt, if another
+        )
         self.load_before = state.in_flight  #: requests in flight when it was chosen
         self._learner: Learner | None = learner
         self._choice = choice
@@ -104,7 +113,18 @@ class Reservation:
             text += f", {self.match[0]} of {self.match[1]} prompt blocks known there"
         if self.suspect:
             text += ", kept alone"
-        return f"{text}, trial after an ejection" if self.is_trial else text
+        if self.is_trial:
+            text += ", trial after an ejection"
+        if self.prefill is not None:
+            prompt = f"prompt on {self.prefill.endpoint.id} by {self.prefill.because}"
+            text = f"{prompt}; answer on {endpoint.id} by {text}"
+        return text
+
+    def take_prompt_from(self, prefill: Reservation) -> None:
+        """Another engine computes the prompt."""
+        self.prefill = prefill
+        self.state.prompt_done(self._tokens)
+        self._tokens = 0
 
     def first_byte(self) -> None:
         """The engine has begun to answer: its prompt is computed."""
@@ -129,6 +149,8 @@ class Reservation:
 
     def undo(self) -> None:
         """Give the slot back as if it had never been taken: its endpoint was asked nothing."""
+        if self.prefill is not None:
+            self.prefill.undo()
         last_end = self.state.last_end
         self.release(Outcome.CLIENT_LEFT)
         self.state.last_end = last_end

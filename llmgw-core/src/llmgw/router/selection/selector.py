@@ -6,7 +6,7 @@ that no endpoint ever has more requests than it may.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from llmgw.clock import Clock
 from llmgw.config.server import RouterSettings
@@ -14,12 +14,13 @@ from llmgw.contracts.balancing import RoutedRequest
 from llmgw.domain.endpoints import Endpoint, EndpointUsage
 from llmgw.domain.ids import EndpointId, ModelName
 from llmgw.domain.loads import EngineLoad
+from llmgw.domain.roles import Role
 from llmgw.domain.shares import RouterShares
 from llmgw.logs import get_logger
 from llmgw.router.selection.lines import Line
 from llmgw.router.selection.profiles import Needs, Profiles
 from llmgw.router.selection.quarantine import Quarantine
-from llmgw.router.selection.reservation import FAILURES, Outcome, Reservation
+from llmgw.router.selection.reservation import FAILURES, NEITHER, Outcome, Reservation
 from llmgw.router.selection.rules import ejection_s
 from llmgw.router.selection.state import EndpointState, Moment
 from llmgw.router.table import ModelRoute, Table, Unavailable, Why
@@ -63,7 +64,8 @@ class Selector:
         before = self._states
         states: dict[EndpointId, EndpointState] = {}
         lines: dict[ModelName, Line] = {}
-        for route in table.routes:
+        halves = [(half, route.name) for route in table.routes for half in route.halves]
+        for route, model in halves:
             line = self._lines.get(route.name) or Line(route.name, self._settings)
             lines[route.name] = line
             for endpoint in route.endpoints:
@@ -73,19 +75,20 @@ class Selector:
                         state = self._new_state(endpoint, now, has_company=line.has_members)
                     state.endpoint = endpoint
                     state.part = self._shares.of_endpoint(endpoint.id, endpoint.max_inflight)
-                    state.models = ()
+                    state.models = state.lines = ()
                     state.ramp(now, self._settings.ejection.slow_start)
                     state.settle()
                     states[endpoint.id] = state
-                states[endpoint.id].models += (route.name,)
+                states[endpoint.id].models += (model,)
+                states[endpoint.id].lines += (route.name,)
         self._states, self._lines = states, lines
         gone = {id_: state for id_, state in before.items() if states.get(id_) is not state}
         self._departed = [state for state in (*self._departed, *gone.values()) if state.in_flight]
-        for route in table.routes:
+        for route, _ in halves:
             members = tuple(states[endpoint.id] for endpoint in route.endpoints)
             lines[route.name].take(members, gone)
         self._plan_next_change(now)
-        self.on_room([name for name, line in lines.items() if line.has_ready])
+        self.on_room([route.name for route in table.routes if lines[route.name].has_ready])
 
     def _new_state(self, endpoint: Endpoint, now: float, *, has_company: bool) -> EndpointState:
         fresh_s = max(5.0, 3 * self._settings.health.load_interval)
@@ -167,14 +170,18 @@ class Selector:
         *,
         exclude: frozenset[EndpointId] = _NOBODY,
         profile: str | None = None,
+        is_half: bool = False,
     ) -> Reservation | Unavailable:
         """Choose an endpoint and take one of its slots.
 
         exclude: endpoints that this request has tried. profile: of the request; None: the
         model's. A suspect goes where its like runs, and only there: two engines may die of it.
         The first one goes where nothing is in flight, and others are kept away from there, both
-        as far as there is a choice.
+        as far as there is a choice. Where prompts are computed apart, two slots are taken or none,
+        but for is_half: then this route's alone.
         """
+        if route.prefill is not None and not is_half:
+            return self._reserve_pair(route, route.prefill, request, exclude, profile)
         now = self._moment.now = self._clock.monotonic()
         if now >= self._next_change:
             self.advance(now)
@@ -185,7 +192,7 @@ class Selector:
         if choice is None:
             choice = line.choice(profile, self._profiles.find(profile or route.routing))
         suspect = request.suspect
-        company = self.quarantine.company(suspect) if suspect else ()
+        company = self._company(suspect, route, is_half=is_half) if suspect else ()
         usable = choice.usable(line.in_panic, exclude, company)
         if not usable:
             return Unavailable(Why.HELD_BACK if company else choice.why_none(exclude))
@@ -213,6 +220,44 @@ class Selector:
             line.budget.count_request(now)
         return reservation
 
+    def _reserve_pair(
+        self,
+        route: ModelRoute,
+        prefill: ModelRoute,
+        request: RoutedRequest,
+        exclude: frozenset[EndpointId],
+        profile: str | None,
+    ) -> Reservation | Unavailable:
+        first = self.reserve(prefill, request, exclude=exclude, profile=profile, is_half=True)
+        if isinstance(first, Unavailable):
+            # Replicas of whole requests need no other; there are some while roles come into use.
+            exclude |= {item.id for item in route.endpoints if item.role is not None}
+        got = self.reserve(route, request, exclude=exclude, profile=profile, is_half=True)
+        if isinstance(first, Unavailable):
+            return Unavailable(first.why, Role.PREFILL) if isinstance(got, Unavailable) else got
+        if isinstance(got, Unavailable):
+            self._put_back(first)
+            return Unavailable(got.why, Role.DECODE)
+        if got.endpoint.role is None:
+            self._put_back(first)
+        else:
+            got.take_prompt_from(first)
+        return got
+
+    def _put_back(self, reservation: Reservation) -> None:
+        """Undo a reservation in the step that made it: there is no room that was not there before,
+        and whoever waits for some may be the one who asks."""
+        told, self.on_room = self.on_room, lambda _models: None
+        reservation.undo()
+        self.on_room = told
+
+    def _company(
+        self, suspect: bytes, route: ModelRoute, *, is_half: bool
+    ) -> Collection[EndpointState]:
+        """Return where the like of a suspect runs; of a pair, only what has this route's role."""
+        company = self.quarantine.company(suspect)
+        return [item for item in company if route.name in item.lines] if is_half else company
+
     def keep_alone(self, reservation: Reservation, suspect: bytes) -> None:
         """Keep others away from this request until it ends, and its like with it.
 
@@ -236,12 +281,14 @@ class Selector:
         if reservation.suspect:
             state.one_alone -= 1
             self._alone -= 1
-            self.quarantine.ended(reservation.suspect, state, is_answered=outcome is _OK)
+            is_whole = state.endpoint.role is not Role.PREFILL
+            is_answered = outcome is _OK and is_whole
+            self.quarantine.ended(reservation.suspect, state, is_answered=is_answered)
         if outcome is _OK and not reservation.is_trial:  # nearly always
             state.failures = 0
         elif outcome in FAILURES:
             self._failed(state, now, is_trial=reservation.is_trial)
-        elif outcome is not Outcome.CLIENT_LEFT:
+        elif outcome not in NEITHER:
             if outcome is not Outcome.ENGINE_BUSY:  # full, so alive, but it has proven no more
                 state.failures = 0
             if reservation.is_trial:
@@ -271,9 +318,7 @@ class Selector:
                 self._eject(state, now)
         elif state.ejected_until is None and (
             state.failures >= self._settings.ejection.failures
-            and all(
-                self._lines[name].may_lose_one() for name in state.models if name in self._lines
-            )
+            and all(self._lines[name].may_lose_one() for name in state.lines if name in self._lines)
         ):
             self._eject(state, now)
 
@@ -324,13 +369,13 @@ class Selector:
     def wants_load(self, state: EndpointState) -> bool:
         """Say whether a balancer looks at what this endpoint's engine says of itself."""
         return any(
-            line.wants_load for name in state.models if (line := self._lines.get(name)) is not None
+            line.wants_load for name in state.lines if (line := self._lines.get(name)) is not None
         )
 
     def restarted(self, state: EndpointState) -> None:
         """The process behind an endpoint is a new one, though nobody has said so: its caches are
         empty. For static endpoints, whose incarnation never changes."""
-        for name in state.models:
+        for name in state.lines:
             if line := self._lines.get(name):
                 line.forget(state.endpoint.id)
 
@@ -359,7 +404,7 @@ class Selector:
 
     def _changed(self, state: EndpointState) -> None:
         state.settle()
-        for name in state.models:
+        for name in state.lines:
             if line := self._lines.get(name):
                 line.settle()
 

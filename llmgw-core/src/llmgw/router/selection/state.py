@@ -68,6 +68,7 @@ class EndpointState:
         "largest_prompt",
         "last_end",
         "limit",
+        "lines",
         "models",
         "one_alone",
         "part",
@@ -79,7 +80,8 @@ class EndpointState:
 
     def __init__(self, endpoint: Endpoint, moment: Moment, *, load_fresh_s: float) -> None:
         self.endpoint = endpoint
-        self.models: tuple[ModelName, ...] = ()  #: canonical names of the routes it is in
+        self.models: tuple[ModelName, ...] = ()  #: canonical names of the models that it serves
+        self.lines: tuple[ModelName, ...] = ()  #: names of the routes it is in, halves told apart
         self.in_flight = 0
         self.tokens_in_flight = 0
         self.largest_prompt = 0  #: tokens, of those in `tokens_in_flight` or a little before
