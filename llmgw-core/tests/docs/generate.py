@@ -94,6 +94,7 @@ def metrics_document() -> str:
         MARK + "# Metrics\n\n`GET /metrics` on the admin listener, with an admin token of any role;"
         " a router alone has its own. Prometheus' text format. Labels come from the catalog, the"
         " fleet and closed sets, never from a request: a model that nobody knows is `other`."
+        " Endpoints that compute half of each request also have a label `role` (prefill · decode)."
         " [Observability](observability.md) has dashboards and alerts.\n"
     ]
     for title, (text, _) in GROUPS.items():

@@ -6,6 +6,7 @@ from llmgw.contracts.engine import EngineTraits
 from llmgw.control.decide.policies.pack import Pack
 from llmgw.control.decide.policies.spread import Spread
 from llmgw.control.decide.snapshot import Engine
+from llmgw.domain.roles import Role
 from llmgw.simulate import rehearse
 from llmgw.testing import values
 
@@ -38,6 +39,20 @@ def test_it_says_what_a_lost_node_would_do() -> None:
     (loss,) = full.losses
     assert loss.moved == ()
     assert [refusal.model for refusal in loss.refused] == ["m"]
+
+
+def test_each_role_is_placed_and_missed_by_itself() -> None:
+    fleet = [
+        values.inventory(name, devices=2, capabilities=frozenset({"roles"})) for name in ("a", "b")
+    ]
+    halves = [values.profile(role, devices=1, role=role) for role in Role]
+    catalog = [values.model("m", *halves, roles={"prefill": {"min": 2}, "decode": {"min": 1}})]
+    found = rehearse(fleet, catalog, policy=Pack(), engines=ENGINES)
+    roles = [action.shards[0][1].role for action in found.placed]
+    assert sorted(role for role in roles if role) == ["decode", "prefill", "prefill"]
+    assert [len(loss.moved) for loss in found.losses] == [1, 0]
+    refused = [refusal.sentence.split(" cannot")[0] for x in found.losses for refusal in x.refused]
+    assert refused == ["m (prefill)", "m (decode)"]
 
 
 def test_sleeping_models_are_placed_only_if_asked_for() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llmgw.domain.ids import Epoch
@@ -33,6 +35,11 @@ def test_a_large_fleet_in_trouble_for_an_hour_keeps_every_invariant(seed: int) -
 
 def test_half_a_gang_is_not_waited_for_after_its_leader_is_gone() -> None:
     World(WorldSize(nodes=12, models=10), seed=14).run()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_models_with_roles_in_trouble_come_to_rest_with_both(seed: int) -> None:
+    assert World(replace(SMALL, paired=8), seed=seed).run().starts > 8
 
 
 def test_a_seed_replays_step_by_step() -> None:

@@ -202,6 +202,8 @@ class EndpointReply(Reply):
     """As the router finds it: ready, ejected, unhealthy; null: not known."""
     in_flight: int | None = None
     max_inflight: int | None = None
+    role: str | None = None
+    """Half of each request that it computes, prefill or decode; null: whole requests."""
 
 
 class RouteReply(Reply):

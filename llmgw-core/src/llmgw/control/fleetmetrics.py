@@ -163,7 +163,8 @@ def _model_metrics(models: tuple[ModelView, ...]) -> Iterator[Metric]:
         counts = Counter(replica.state for replica in item.replicas)
         for state in ReplicaState:
             replicas.add_metric([name, state], counts[state])
-        wanted.add_metric([name], item.model.replicas.min if item.model.profiles else 0)
+        least = sum(scale.min for scale in item.model.scales)
+        wanted.add_metric([name], least if item.model.profiles else 0)
         for model_state in ModelState:
             states.add_metric([name, model_state], item.status.state is model_state)
         shards = (shard for replica in item.replicas for shard in replica.shards)

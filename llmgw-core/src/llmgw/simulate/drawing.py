@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from llmgw.domain.catalog import DeviceNeed, Model, Parallel, Profile, Scale
-from llmgw.domain.ids import DeviceId, ModelName, NodeId
+from llmgw.domain.ids import DeviceId, ModelName, NodeId, ProfileName
 from llmgw.domain.nodes import Device, InstalledEngine, NodeInventory
+from llmgw.domain.roles import Role
 
 ENGINE = "simulated"
 
@@ -35,18 +36,22 @@ def make_node(name: str, *, number: int, devices: int) -> NodeInventory:
             for index in range(devices)
         ),
         engines=(InstalledEngine(engine=ENGINE, version="1", path="/opt/simulated"),),
-        capabilities=frozenset({"sleep"}),
+        capabilities=frozenset({"sleep", "roles"}),
     )
 
 
-def draw_model(random: Random, index: int) -> Model:
-    """Return a model on none, a few or many devices, which may or may not sleep."""
+def draw_model(random: Random, index: int, *, is_paired: bool = False) -> Model:
+    """Return a model on none, a few or many devices, which may or may not sleep.
+
+    is_paired: it computes prompts and answers apart.
+    """
     devices = random.choice([0, 1, 1, 1, 2, 4])
     nodes = 2 if devices == 4 and random.random() < 0.5 else 1
     low = random.choice([0, 1, 1, 2])
-    return Model(
+    scale = Scale(min=low, max=max(1, low + random.choice([0, 0, 1])))
+    model = Model(
         name=ModelName(f"m{index:03}"),
-        replicas=Scale(min=low, max=max(1, low + random.choice([0, 0, 1]))),
+        replicas=scale,
         idle_after=random.choice([60.0, 300.0]) if low == 0 else None,
         profiles=(
             Profile(
@@ -59,3 +64,14 @@ def draw_model(random: Random, index: int) -> Model:
             ),
         ),
     )
+    return _paired(model) if is_paired else model
+
+
+def _paired(model: Model) -> Model:
+    """Return the model with as many replicas for prompts, and as many for answers."""
+    (profile,) = model.profiles
+    halves = tuple(
+        profile.model_copy(update={"name": ProfileName(role.value), "role": role}) for role in Role
+    )
+    roles = dict.fromkeys(Role, model.replicas)
+    return model.model_copy(update={"profiles": halves, "roles": roles, "replicas": Scale()})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from llmgw.domain.catalog import Model, Scale
 from llmgw.domain.nodes import DeviceHealth
 from llmgw.domain.replicas import FailureCause
+from llmgw.domain.roles import Role
 from llmgw.simulate.nodes import ALIVE
 
 if TYPE_CHECKING:
@@ -154,7 +155,9 @@ def catalog_edited(world: World) -> None:
     if kind == "scale":
         low = world.random.randint(0, 3)
         scale = Scale(min=low, max=max(1, low + world.random.randint(0, 2)))
-        catalog[index] = model.model_copy(update={"replicas": scale, "idle_after": None})
+        # Of a model with roles both change alike.
+        change = {"roles": dict.fromkeys(Role, scale)} if model.has_roles else {"replicas": scale}
+        catalog[index] = model.model_copy(update={**change, "idle_after": None})
     elif kind == "options":
         changed = tuple(
             item.model_copy(update={"options": {"seed": world.random.randint(0, 9)}})

@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from llmgw.config.documents import read_document
 from llmgw.config.problems import problems_of
 from llmgw.config.section import Section
+from llmgw.control.decide.need import ROLES
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import DeviceId, NodeId
 from llmgw.domain.nodes import CachedWeights, Device, InstalledEngine, NodeInventory
@@ -93,6 +94,7 @@ def _node(group: NodeGroup, number: int, engines: tuple[str, ...]) -> NodeInvent
     per_island = group.devices.island or max(1, group.devices.count)
     versions = group.engines if group.engines is not None else dict.fromkeys(engines, "any")
     return NodeInventory(
+        capabilities=frozenset({ROLES}),
         node=NodeId(name),
         agent_uid=name,
         boot_id=name,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from llmgw.control.decide.endpoints import find_endpoints
+from llmgw.control.decide.parts import parts_of, role_of
 from llmgw.domain.ids import Epoch, NodeId
 from llmgw.domain.plans import Refusal, StartReplica, WakeReplica
 from llmgw.domain.replicas import ReplicaState, ShardState
@@ -113,9 +115,11 @@ def check_converged(leader: SimServer, nodes: Sequence[SimNode]) -> None:
     if find_endpoints(snapshot) != leader.endpoints:
         raise Violation("what was published differs from what a fresh look finds")
     refused = {refusal.model for refusal in leader.decision.plan.unplaced}
-    for model in snapshot.models:
+    for model in chain.from_iterable(map(parts_of, snapshot.models)):
         serving = [
-            item for item in leader.endpoints if item.models[0] == model.name and not item.draining
+            item
+            for item in leader.endpoints
+            if item.models[0] == model.name and item.role is role_of(model) and not item.draining
         ]
         if len(serving) < model.replicas.min and model.name not in refused:
             raise Violation(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmgw.contracts.placement import PlacementPolicy
+from llmgw.control.decide.parts import parts_of, role_of
 from llmgw.control.decide.reconcile import reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, Limits, NodeRecord, Wanted
 from llmgw.domain.catalog import Model, spec_hash
@@ -83,15 +85,15 @@ def _lose(
 ) -> Loss:
     """Place the lost replicas into what the others leave free, the others staying where they are."""
     stay = [action for action in placed if all(node != lost for node, _ in action.shards)]
-    missing: dict[ModelName, int] = {}
-    for action in placed:
-        if action not in stay:
-            missing[action.model] = missing.get(action.model, 0) + 1
+    missing = Counter(
+        (action.model, action.shards[0][1].role) for action in placed if action not in stay
+    )
     fleet = _without(snapshot, stay, lost)
     models = tuple(
-        model.model_copy(update={"replicas": _exactly(model, missing[model.name])})
+        part.model_copy(update={"replicas": _exactly(part, missing[part.name, role_of(part)])})
         for model in snapshot.models
-        if model.name in missing
+        for part in parts_of(model)
+        if missing[part.name, role_of(part)]
     )
     plan = reconcile(replace(fleet, models=models, wanted={}), policy).plan
     moved = tuple(action for action in plan.actions if isinstance(action, StartReplica))

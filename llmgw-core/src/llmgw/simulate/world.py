@@ -45,6 +45,7 @@ class WorldSize:
     nodes: int = 20
     devices: int = 4  #: per node
     models: int = 12
+    paired: int = 0  #: of these, how many compute prompts and answers apart
     servers: int = 2
     hours: float = 1.0
     fault_every_s: float = 20.0
@@ -87,7 +88,10 @@ class World:
         self.events = Events(self.time)
         self.lease = SharedLease(self.time)
         self.loss = 0.0  #: share of commands that vanish
-        self.first_catalog = tuple(draw_model(self.random, index) for index in range(size.models))
+        self.first_catalog = tuple(
+            draw_model(self.random, index, is_paired=index < size.paired)
+            for index in range(size.models)
+        )
         self.catalog = self.first_catalog
         self.nodes: dict[NodeId, SimNode] = {}
         self.servers: dict[str, SimServer] = {}

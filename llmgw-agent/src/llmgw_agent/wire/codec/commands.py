@@ -16,6 +16,7 @@ from llmgw.domain.commands import (
     WakeShard,
 )
 from llmgw.domain.ids import DeviceId, Epoch, ModelName, NodeId, ProfileName, ReplicaId, ShardId
+from llmgw.domain.roles import Role
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.codec.scalars import options_text, options_value, text, texts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import anyio.to_thread
@@ -31,6 +32,7 @@ from llmgw.adminapi.fleet import (
 from llmgw.contracts.balancing import RoutedRequest
 from llmgw.control.view import FleetView, ModelView, NodeView
 from llmgw.domain.ids import ReplicaId
+from llmgw.domain.roles import Role as Half
 from llmgw.errors import NotAvailable, RequestError
 from llmgw.router.selection import Reservation
 from llmgw.router.table import ModelRoute
@@ -121,15 +123,23 @@ def find_model(call: Call) -> ModelView:
 async def explain_model(call: Call) -> ExplainReply:
     view, model = view_of(call), find_model(call)
     refusal = await anyio.to_thread.run_sync(view.explain_model, model.model.name)
-    ready = len(model.endpoints)
-    wanted = model.model.replicas
-    summary = f"{model.status.state.value}: {ready} ready, {wanted.min} to {wanted.max} wanted"
+    summary = f"{model.status.state.value}: {_ready_and_wanted(model)}"
     if refusal is None:
         summary += "; another replica could start now"
     return ExplainReply(
         subject=f"model {model.model.name}",
         summary=summary,
         refusals=() if refusal is None else (refusal_reply(refusal),),
+    )
+
+
+def _ready_and_wanted(model: ModelView) -> str:
+    """Return e.g. `1 ready, 0 to 4 wanted`; of each role where replicas have one."""
+    found = Counter(endpoint.role for endpoint in model.endpoints)
+    roles = tuple(Half) if model.model.has_roles else (None,)
+    return "; ".join(
+        f"{f'{role} ' if role else ''}{found[role]} ready, {scale.min} to {scale.max} wanted"
+        for role, scale in zip(roles, model.model.scales, strict=True)
     )
 
 
@@ -161,7 +171,9 @@ async def route(call: Call) -> RouteReply:
         chosen=chosen,
         because=because,
         endpoints=tuple(
-            endpoint_reply(endpoint, states.get(endpoint.id)) for endpoint in found.endpoints
+            endpoint_reply(endpoint, states.get(endpoint.id))
+            for half in found.halves
+            for endpoint in half.endpoints
         ),
         refusal=found.refusal.sentence if found.refusal else None,
     )
@@ -193,14 +205,18 @@ def _routed(call: Call) -> list[ModelReply]:
     queued = router.usage().queued
     replies = []
     for found in router.table.routes:
-        here = [states[item.id] for item in found.endpoints if item.id in states]
+        members = (item for half in found.halves for item in half.endpoints)
+        here = [states[item.id] for item in members if item.id in states]
         replies.append(
             ModelReply(
                 name=found.name,
                 aliases=found.names[1:],
                 state=found.state.value,
                 ready=sum(state.is_healthy for state in here),
-                in_flight=sum(state.in_flight for state in here),
+                # A shared request has a slot of both its engines.
+                in_flight=sum(
+                    state.in_flight for state in here if state.endpoint.role is not Half.PREFILL
+                ),
                 queued=queued.get(found.name, 0),
                 expected_wait_s=found.expected_wait_s,
                 refusal=refusal_reply(found.refusal) if found.refusal else None,
@@ -210,14 +226,14 @@ def _routed(call: Call) -> list[ModelReply]:
 
 
 def _placed(model: ModelView, routed: ModelReply | None) -> ModelReply:
-    refusal = model.status.refusal
+    refusal, scales = model.status.refusal, model.model.scales
     return ModelReply(
         name=model.model.name,
         aliases=model.model.aliases,
         state=model.status.state.value,
         ready=routed.ready if routed else len(model.endpoints),
-        wanted_min=model.model.replicas.min if model.model.profiles else None,
-        wanted_max=model.model.replicas.max if model.model.profiles else None,
+        wanted_min=sum(scale.min for scale in scales) if model.model.profiles else None,
+        wanted_max=sum(scale.max for scale in scales) if model.model.profiles else None,
         in_flight=routed.in_flight if routed else 0,
         queued=routed.queued if routed else 0,
         expected_wait_s=model.status.expected_wait_s,

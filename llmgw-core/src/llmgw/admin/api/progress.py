@@ -16,6 +16,7 @@ from llmgw.adminapi.work import (
     RolloutsReply,
     StepReply,
 )
+from llmgw.control.decide.parts import setback_of
 from llmgw.control.decide.snapshot import ClusterSnapshot
 from llmgw.control.view import ModelView
 from llmgw.domain.ids import ModelName
@@ -127,7 +128,7 @@ def _job(job: Job) -> JobReply:
 
 def _why_not(view: ModelView, snapshot: ClusterSnapshot) -> Refusal | None:
     """Return why there are not more replicas, also where the old version goes on serving."""
-    held = snapshot.setbacks.get(view.model.name)
+    held = setback_of(snapshot, view.model)
     return view.status.refusal if held is None else held.refusal
 
 

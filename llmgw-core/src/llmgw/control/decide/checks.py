@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from llmgw.contracts.engine import EngineAdapter
+from llmgw.contracts.pairing import Pairs
 from llmgw.contracts.weights import WeightSource
 from llmgw.domain.catalog import Model, name_conflicts
 from llmgw.errors import Problem
@@ -43,6 +44,9 @@ def catalog_problems(
                     replace(problem, path=f"{path}.{problem.path}" if problem.path else path)
                     for problem in adapter.check(profile)
                 ]
+                if profile.role is not None and not isinstance(adapter, Pairs):
+                    message = f"{profile.engine} computes whole requests only"
+                    problems.append(Problem(path=f"{path}.role", message=message))
             scheme = profile.weights.partition(":")[0]
             source = sources.get(scheme)
             if source is not None and (problem := source.problem(profile.weights)):

@@ -60,6 +60,10 @@ class RefusalCode(StrEnum):
         "agent_too_new",
         "The agent is newer than this server; upgrade the server first.",
     )
+    AGENT_TOO_OLD = (
+        "agent_too_old",
+        "The agent is older than what the profile needs; upgrade it.",
+    )
     POOL_MISMATCH = "pool_mismatch", "The node belongs to another pool."
     LABEL_MISMATCH = "label_mismatch", "The node lacks a label that the profile asks for."
     FABRIC_MISSING = "fabric_missing", "The node or its devices lack the fabric label."

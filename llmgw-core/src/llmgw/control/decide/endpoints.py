@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from llmgw.control.decide.codes import RefusalCode as Code
+from llmgw.control.decide.parts import key_of, named, parts_of, role_of, share_out
 from llmgw.control.decide.roles import failure_of, is_serving, roles_of
-from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
+from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, ReplicaRecord
 from llmgw.control.decide.targets import is_wanted
 from llmgw.domain.catalog import Model
+from llmgw.domain.commands import ShardSpec
 from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
 from llmgw.domain.ids import EndpointId, ModelName, ReplicaId
 from llmgw.domain.plans import Refusal
 from llmgw.domain.replicas import Failure, ReplicaState, ShardState
 from llmgw.domain.reports import ShardReport
+from llmgw.domain.roles import Role
 
 _ANSWERS = frozenset({ShardState.READY, ShardState.DRAINING})
 
@@ -68,15 +71,17 @@ def _make(
     if before is not None and before.model is model:
         pairs = zip(before.records, before.endpoints, strict=True)
         kept = {record.id: (record, endpoint) for record, endpoint in pairs}
-    replaced = any(
-        item.replica.state is ReplicaState.READY and not item.leaving for item in records
-    )
+    replaced = {
+        item.spec.role
+        for item in records
+        if item.replica.state is ReplicaState.READY and not item.leaving
+    }
     endpoints: list[Endpoint | None] = []
     for record in records:
         known = kept.get(record.id)
         if record.replica.state is ReplicaState.LOST:
             # Whether it stays depends on the others, too.
-            known = (record, None) if replaced else None
+            known = (record, None) if record.spec.role in replaced else None
         if known is None or known[0] is not record:
             report = _serving_report(snapshot, record)
             known = (record, report and _endpoint(snapshot, model, record, report))
@@ -124,7 +129,17 @@ def _endpoint(
         node=report.shard.node,
         replica=record.id,
         draining=draining,
+        role=spec.role,
+        meeting_port=_meeting_port(engine, spec),
     )
+
+
+def _meeting_port(engine: Engine | None, spec: ShardSpec) -> int | None:
+    """Return where decode engines meet this one, if that is for the router to tell them."""
+    place = engine.traits.meeting_port if engine else None
+    if spec.role is not Role.PREFILL or place is None or place >= len(spec.ports):
+        return None
+    return spec.ports[place]
 
 
 def model_statuses(
@@ -138,13 +153,21 @@ def model_statuses(
 
     wake_s: measured seconds from order to ready. created: Unix seconds of the entry.
     """
-    serving = {endpoint.models[0] for endpoint in endpoints if not endpoint.draining}
+    serving = {
+        (endpoint.models[0], endpoint.role) for endpoint in endpoints if not endpoint.draining
+    }
     found = []
     for model in snapshot.models:
-        if model.name in serving:
-            state, refusal = ModelState.SERVING, None
-        else:
-            state, refusal = _without_endpoint(snapshot, model)
+        state, refusal = ModelState.SERVING, None
+        if (model.name, None) not in serving:
+            parts = parts_of(model)
+            shares = zip(parts, share_out(parts, snapshot.replicas_of(model.name)), strict=True)
+            missing = [
+                _without_endpoint(snapshot, part, mine)
+                for part, mine in shares
+                if (model.name, role_of(part)) not in serving
+            ]
+            state, refusal = max(missing, key=_how_far, default=(state, refusal))
         found.append(
             ModelStatus(
                 names=model.names,
@@ -158,7 +181,15 @@ def model_statuses(
     return tuple(found)
 
 
-def _without_endpoint(snapshot: ClusterSnapshot, model: Model) -> tuple[ModelState, Refusal | None]:
+def _how_far(found: tuple[ModelState, Refusal | None]) -> int:
+    """Order what the roles of a model lack: one does not serve without the other."""
+    return (ModelState.ASLEEP, ModelState.WAKING, ModelState.UNPLACEABLE).index(found[0])
+
+
+def _without_endpoint(
+    snapshot: ClusterSnapshot, model: Model, records: Sequence[ReplicaRecord]
+) -> tuple[ModelState, Refusal | None]:
+    """Return whether a request may wait, or why not. model: perhaps one role of it."""
     if not model.profiles:
         return ModelState.UNPLACEABLE, Refusal(
             code=Code.NO_PROFILE,
@@ -168,14 +199,14 @@ def _without_endpoint(snapshot: ClusterSnapshot, model: Model) -> tuple[ModelSta
         )
     if not snapshot.settled:
         return ModelState.WAKING, None
-    roles = roles_of(snapshot, model, snapshot.replicas_of(model.name))
+    roles = roles_of(snapshot, model, records)
     coming = [item for item in roles.fresh if not is_serving(item)]
     if coming:
         failures = [failure for item in coming if (failure := _start_failure(item)) is not None]
         if len(failures) < len(coming):
             return ModelState.WAKING, None
         return ModelState.UNPLACEABLE, _start_failed(model, failures[0])
-    setback = snapshot.setbacks.get(model.name)
+    setback = snapshot.setbacks.get(key_of(model))
     # A request that arrives while the model stops waits for the room that is about to be free.
     if setback is not None and not roles.leaving and not _room_is_coming(snapshot, model):
         return ModelState.UNPLACEABLE, setback.refusal
@@ -196,7 +227,7 @@ def _start_failure(record: ReplicaRecord) -> Failure | None:
 def _start_failed(model: Model, failure: Failure) -> Refusal:
     return Refusal(
         code=Code.START_FAILED,
-        sentence=f"{model.name} does not start: {failure.cause}: {failure.message}",
+        sentence=f"{named(model)} does not start: {failure.cause}: {failure.message}",
         model=model.name,
         hint=failure.hint or f"`llmgw ctl replicas` shows its last lines for {model.name}",
     )

@@ -67,7 +67,7 @@ def may_evict(snapshot: ClusterSnapshot, record: ReplicaRecord, model: Model) ->
     stream of requests must not starve the rest.
     """
     owner = snapshot.model(record.replica.model)
-    if owner is None or owner.name == model.name or owner.replicas.min > 0:
+    if owner is None or owner.name == model.name or not owner.may_sleep:
         return False
     if record.leaving or not is_serving(record):
         return False

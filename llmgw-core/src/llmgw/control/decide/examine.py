@@ -9,7 +9,7 @@ from __future__ import annotations
 from llmgw.control.decide.accounts import Accounts, NodeAccount
 from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.devices import choose_devices
-from llmgw.control.decide.need import Need
+from llmgw.control.decide.need import ROLES, Need
 from llmgw.control.decide.refusals import gib, refusal
 from llmgw.domain.ids import DeviceId
 from llmgw.domain.nodes import InstalledEngine, NodeState
@@ -82,6 +82,14 @@ def _refused_node(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
             f"the agent of {name} is {inventory.agent_version}, newer than the server's "
             f"{accounts.snapshot.limits.agent_version}",
             hint="upgrade the server",
+        )
+    if profile.role is not None and ROLES not in inventory.capabilities:
+        return refusal(
+            need,
+            account,
+            Code.AGENT_TOO_OLD,
+            f"the agent of {name} is {inventory.agent_version}, which knows no roles",
+            hint=f"upgrade the agent of {name}",
         )
     if inventory.pool != profile.pool:
         return refusal(

@@ -9,6 +9,7 @@ from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.eviction import propose_eviction
 from llmgw.control.decide.examine import examine
 from llmgw.control.decide.need import need_of
+from llmgw.control.decide.parts import key_of, parts_of
 from llmgw.control.decide.placement import Placement, Placer, unplaced
 from llmgw.control.decide.snapshot import ClusterSnapshot
 from llmgw.domain.catalog import Model
@@ -21,9 +22,15 @@ def explain_refused(
 ) -> Refusal | None:
     """Return why no further replica of the model could start now; None if one could.
 
-    Asks the code that places, so that the answer and the deed agree.
+    Asks the code that places, so that the answer and the deed agree. Where replicas have roles, one
+    of each must be able to start: the answer is that of the first role that could not.
     """
-    held = snapshot.setbacks.get(model.name)
+    parts = (_explain(snapshot, part, policy) for part in parts_of(model))
+    return next((refusal for refusal in parts if refusal is not None), None)
+
+
+def _explain(snapshot: ClusterSnapshot, model: Model, policy: PlacementPolicy) -> Refusal | None:
+    held = snapshot.setbacks.get(key_of(model))
     if held is not None and held.refusal.code == Code.ROLLOUT_FAILED:
         return held.refusal  # whatever the nodes say, nothing is tried before this is settled
     placer = Placer(snapshot, policy)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from llmgw.control.decide.accounts import Accounts, NodeAccount, Shape
-from llmgw.control.decide.need import Need
+from llmgw.control.decide.need import ROLES, Need
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import ModelName, NodeId
 from llmgw.domain.nodes import NodeState
@@ -114,6 +114,10 @@ class FleetIndex:
             return 0
         if not need.engine.installable and need.profile.command is None:
             found &= self.engines.get((need.profile.engine, need.profile.version), 0)
+        if need.profile.role is not None:
+            for known in self.accounts.nodes.values():
+                if ROLES not in known.inventory.capabilities:
+                    found &= ~(1 << known.index)
         for node in need.avoided:
             if (account := self.accounts.nodes.get(node)) is not None:
                 found &= ~(1 << account.index)

@@ -18,6 +18,8 @@ from llmgw.domain.catalog import Model, Profile
 from llmgw.domain.ids import NodeId
 from llmgw.domain.weights import WeightFacts
 
+#: An agent that knows of roles announces it.
+ROLES = "roles"
 #: Of `fabric:`; devices of one node, rather than nodes, must share it.
 DEVICE_FABRIC = "nvlink"
 

@@ -20,6 +20,7 @@ from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.examine import examine, free_ram_mib, has_engine, has_weights
 from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.need import Need, need_of
+from llmgw.control.decide.parts import named
 from llmgw.control.decide.refusals import (
     gang_too_small,
     impossible,
@@ -327,7 +328,7 @@ def unplaced(model: Model, parts: Sequence[Refusal]) -> Refusal:
     first = parts[0]
     return Refusal(
         code=Code.UNPLACED,
-        sentence=f"{model.name} cannot run now: {first.sentence}",
+        sentence=f"{named(model)} cannot run now: {first.sentence}",
         model=model.name,
         need=first.need,
         have=first.have,

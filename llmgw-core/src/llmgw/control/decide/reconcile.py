@@ -11,6 +11,7 @@ from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.eviction import propose_eviction
 from llmgw.control.decide.leaving import Step, leave, rest
 from llmgw.control.decide.memory import Memory
+from llmgw.control.decide.parts import key_of, named, parts_of, share_out
 from llmgw.control.decide.order import count_by_profile, in_turn, urgency, worth
 from llmgw.control.decide.placement import Placer, place_model
 from llmgw.control.decide.roles import (
@@ -136,7 +137,15 @@ class _Pass:
         return tuple(map(len, (*found, self.pressure, self.fulfilled, self._going)))
 
     def _model(self, model: Model, records: Sequence[ReplicaRecord]) -> None:
-        roles = roles_of(self.snapshot, model, records)
+        parts = parts_of(model)
+        shares = zip(parts, share_out(parts, records), strict=True)
+        sorted_out = [(part, roles_of(self.snapshot, part, mine)) for part, mine in shares]
+        self._forget_waiters(model, [roles for _, roles in sorted_out])
+        for part, roles in sorted_out:
+            self._part(part, roles)
+
+    def _part(self, model: Model, roles: Roles) -> None:
+        """Take one step with a model, or with one role of it."""
         for record in roles.leaving:
             self._leave(record, "it was leaving already")
         for record in roles.dead:
@@ -144,10 +153,9 @@ class _Pass:
         for record in roles.fresh:
             self._repeat_start(record)
         self._keep_asleep(model, roles)
-        self._forget_waiters(model, roles)
         target = target_of(self.snapshot, model, roles)
         if target.pressure != Pressure():
-            self.pressure[model.name] = target.pressure
+            self.pressure[key_of(model)] = target.pressure
         if target.recheck_after_s is not None:
             self.waits.append(target.recheck_after_s)
         surplus = len(roles.fresh) - target.count
@@ -171,7 +179,7 @@ class _Pass:
             missing = min(missing, max(0, paced))
         if missing and (held := self._held_back(model)) is not None:
             self.unplaced.append(held.refusal)
-            self.setbacks[model.name] = held
+            self.setbacks[key_of(model)] = held
             self.waits.append(held.until - self.snapshot.now)
             return
         counts = count_by_profile(roles.fresh)
@@ -293,13 +301,13 @@ class _Pass:
         if not any(is_serving(item) for item in roles.old) or any(map(is_serving, roles.fresh)):
             return None
         known = {**self.snapshot.avoided, **self.avoided}
-        hashes = self.snapshot.hashes[model.name]
+        hashes = [self.snapshot.hashes[model.name][item.name] for item in model.profiles]
         if any(self.snapshot.profile_of(model, item) is None for item in roles.old):
             for (hashed, node), avoidance in sorted(known.items()):
-                if hashed in hashes.values() and avoidance.failure is not None:
+                if hashed in hashes and avoidance.failure is not None:
                     return Refusal(
                         code=Code.ROLLOUT_FAILED,
-                        sentence=f"the new version of {model.name} failed on {node}, the old one "
+                        sentence=f"the new version of {named(model)} failed on {node}, the old one "
                         f"goes on serving: {avoidance.failure.message}",
                         model=model.name,
                         node=node,
@@ -311,14 +319,14 @@ class _Pass:
 
     def _held_back(self, model: Model) -> Setback | None:
         """Return the last refusal while nothing has changed that could overturn it."""
-        setback = self.snapshot.setbacks.get(model.name)
+        setback = self.snapshot.setbacks.get(key_of(model))
         if setback is None or self.avoided:
             return None
         fresh = setback.revision == self.snapshot.revision and setback.until > self.snapshot.now
         return setback if fresh else None
 
     def _remember(self, model: Model, refusal: Refusal) -> None:
-        before = self.snapshot.setbacks.get(model.name)
+        before = self.snapshot.setbacks.get(key_of(model))
         count = before.count + 1 if before else 1
         limits = self.snapshot.limits
         pause_s = backoff_s(count, base_s=limits.base_backoff, cap_s=limits.max_backoff)
@@ -331,7 +339,7 @@ class _Pass:
         if is_wanted(self.snapshot, model):
             # Who may be put to sleep for it changes with time alone.
             pause_s = min(pause_s, limits.base_backoff)
-        self.setbacks[model.name] = Setback(
+        self.setbacks[key_of(model)] = Setback(
             until=self.snapshot.now + pause_s,
             count=count,
             revision=self.snapshot.revision,
@@ -383,11 +391,14 @@ class _Pass:
                 )
             )
 
-    def _forget_waiters(self, model: Model, roles: Roles) -> None:
+    def _forget_waiters(self, model: Model, parts: Sequence[Roles]) -> None:
         wanted = self.snapshot.wanted.get(model.name)
         if wanted is None:
             return
-        served = any(item.replica.state is ReplicaState.READY for item in roles.serving)
+        served = all(
+            any(item.replica.state is ReplicaState.READY for item in roles.serving)
+            for roles in parts
+        )
         if served or (is_stale(wanted, self.snapshot.now) and not is_wanted(self.snapshot, model)):
             self.fulfilled.add(model.name)
 

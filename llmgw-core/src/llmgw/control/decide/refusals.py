@@ -141,6 +141,7 @@ _NEAREST_FIRST: tuple[str, ...] = (
     Code.LABEL_MISMATCH,
     Code.POOL_MISMATCH,
     Code.AGENT_TOO_NEW,
+    Code.AGENT_TOO_OLD,
     Code.ENGINE_UNKNOWN,
 )
 

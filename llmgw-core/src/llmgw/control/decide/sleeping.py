@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmgw.control.decide.codes import RefusalCode as Code
+from llmgw.control.decide.parts import part_of
 from llmgw.control.decide.roles import is_asleep
 from llmgw.control.decide.snapshot import ClusterSnapshot, NodeRecord, ReplicaRecord
 from llmgw.domain.catalog import Model
@@ -48,8 +49,10 @@ def rest_of(snapshot: ClusterSnapshot, record: ReplicaRecord) -> Rest:
 
 def _may_return(snapshot: ClusterSnapshot, model: Model, record: ReplicaRecord) -> bool:
     node = snapshot.nodes[record.nodes[0]]
+    role = record.spec.role
     others = sum(
-        is_asleep(other) and other.id != record.id for other in snapshot.replicas_of(model.name)
+        is_asleep(other) and other.id != record.id and other.spec.role is role
+        for other in snapshot.replicas_of(model.name)
     )
     return (
         snapshot.profile_of(model, record) is not None
@@ -58,7 +61,7 @@ def _may_return(snapshot: ClusterSnapshot, model: Model, record: ReplicaRecord) 
         and all(shard.state is ShardState.DRAINING for shard in record.replica.shards)
         and node.session is not None
         and not node.draining
-        and others < model.replicas.max
+        and others < part_of(model, role).replicas.max
     )
 
 

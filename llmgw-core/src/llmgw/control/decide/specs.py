@@ -20,7 +20,7 @@ def make_specs(
     profile = need.profile
     ports = {offer.node: accounts.free_ports(offer.node, need.ports) for offer in candidate.offers}
     peers: tuple[Peer, ...] = ()
-    if need.shards > 1:
+    if need.shards > 1 or profile.role is not None:
         addresses = _addresses(accounts, candidate, need)
         peers = tuple(
             Peer(
@@ -74,7 +74,8 @@ def make_specs(
 
 
 def _addresses(accounts: Accounts, candidate: Candidate, need: Need) -> tuple[str, ...]:
-    """Return where the nodes of a gang reach each other, by rank: all in the same network.
+    """Return where the nodes of a gang reach each other, by rank: all in the same network; and where
+    a replica of one shard is reached by those of the other role.
 
     That is the fabric's (`<fabric>.address`), else that of `control.mgmt_interface`, else the one
     in which routers reach engines.
@@ -93,7 +94,7 @@ def wanted_adapters(profile: Profile) -> tuple[LoraAdapter, ...]:
 
 
 def _common_fabric(nodes: Sequence[NodeInventory], need: Need) -> str | None:
-    if need.node_fabric is not None:
+    if need.node_fabric is not None or len(nodes) == 1:
         return need.node_fabric
     first, *others = nodes
     shared = (

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from llmgw.control.decide.parts import key_of
 from llmgw.control.decide.roles import Roles, idle_s, is_busy, is_serving, resident_s, usage_of
 from llmgw.control.decide.snapshot import ClusterSnapshot, Pressure, ReplicaRecord, Wanted
 from llmgw.domain.catalog import Model
@@ -53,7 +54,7 @@ def target_of(snapshot: ClusterSnapshot, model: Model, roles: Roles) -> Target:
     asked = min(max(math.ceil(load / scale.target_inflight), lowest, 1), scale.max)
     if not snapshot.usage_known or asked == have:
         return Target(count=have, because="as many as before", recheck_after_s=idle_recheck)
-    before = snapshot.pressure.get(model.name, Pressure())
+    before = snapshot.pressure.get(key_of(model), Pressure())
     if asked > have:
         since = snapshot.now if before.above_since is None else before.above_since
         left_s = since + limits.scale_up_after - snapshot.now

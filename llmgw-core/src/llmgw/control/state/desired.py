@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from llmgw.control.decide.parts import keys_of
 from llmgw.control.decide.reconcile import Decision
 from llmgw.control.decide.snapshot import (
     Avoidance,
@@ -139,7 +140,8 @@ class Desired:
         failed = [key for key in self.avoided if key[0] in hashes]
         for key in failed:
             del self.avoided[key]
-        self.setbacks = {name: item for name, item in self.setbacks.items() if name != model}
+        forgotten = keys_of(model)
+        self.setbacks = {key: item for key, item in self.setbacks.items() if key not in forgotten}
         self.revision += 1
         return frozenset(node for _, node in failed)
 
