@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from llmgw.router.timers import NEVER, TICK_S, Deadline, TimerWheel
@@ -125,3 +127,29 @@ async def test_a_loop_that_is_only_busy_turns_late_and_loses_no_time(
         wheel.turn()
     assert len(expired) == 1
     assert 10.0 <= expired[0] <= 11.0
+
+
+async def test_a_crowd_that_is_due_at_once_lets_others_run_in_between(
+    wheel: TimerWheel, clock: FakeClock
+) -> None:
+    expired: list[int] = []
+    for number in range(500):
+        Deadline(wheel, partial(expired.append, number)).set(1.0)
+    moved = Deadline(wheel, partial(expired.append, -1))
+    moved.set(1.0)
+    seen: set[int] = set()
+
+    async def others() -> None:
+        while len(expired) < 500:
+            seen.add(len(expired))
+            moved.set(5.0)
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(wheel.run)
+        tasks.start_soon(others)
+        while len(expired) < 500:
+            await clock.advance(TICK_S)
+        tasks.cancel_scope.cancel()
+    assert len(seen) > 10
+    assert sorted(expired) == list(range(500))
