@@ -61,3 +61,6 @@ async def test_what_is_gone_is_dropped_once_nothing_runs_on_it() -> None:
     assert 'endpoint="idle"' not in page
     assert 'model="gone"' not in page
     assert 'model="other",status="404"' in page
+    busy.in_flight = 0
+    assert b'endpoint="busy"' in await metrics.render(NOW)
+    assert b'endpoint="busy"' not in await metrics.render(NOW)

@@ -109,6 +109,8 @@ class RouterMetrics:
         """Requests that no engine got, by (model or `other`, status)."""
         self.connections = 0
         self.connections_refused = 0
+        self._endpoints: frozenset[str] | None = None  #: of the table; None: there was none yet
+        self._models: frozenset[str] | None = None
 
     def series(self, model: str, endpoint: str, role: str = "") -> Series:
         """Return the series of a model of the table on one of its endpoints."""
@@ -124,7 +126,17 @@ class RouterMetrics:
         self.refused[key] = self.refused.get(key, 0) + 1
 
     def keep_only(self, endpoints: frozenset[str], models: frozenset[str]) -> None:
-        """Drop the series of endpoints and models that are gone, once nothing runs on them."""
+        """Drop the series of endpoints and models that are gone, once nothing runs on them.
+
+        What still runs is shown to its end, and once more.
+        """
+        self._endpoints, self._models = endpoints, models
+        self._drop_gone()
+
+    def _drop_gone(self) -> None:
+        endpoints, models = self._endpoints, self._models
+        if endpoints is None or models is None:
+            return
         for key in [
             key
             for key, series in self._series.items()
@@ -160,6 +172,7 @@ class RouterMetrics:
             if count % 20 == 0:
                 # About half a millisecond of writing: then streams get their turn.
                 await anyio.lowlevel.checkpoint()
+        self._drop_gone()
         return "".join(parts).encode()
 
     def _blocks(self, now: Now) -> Iterator[str]:
