@@ -31,12 +31,15 @@ from llmgw_agent.wire.codec import (
     DownDecoder,
     UpDecoder,
     decode_bulk,
+    decode_offer,
     encode_bulk,
     encode_down,
+    encode_offer,
     encode_up,
 )
 from llmgw_agent.wire.codec.parts import MAX_MESSAGE
 from llmgw_agent.wire.frames import (
+    AdmitPeer,
     BulkDone,
     BulkFrame,
     BulkOpening,
@@ -53,6 +56,7 @@ from llmgw_agent.wire.frames import (
     Unsupported,
     UpFrame,
     WeightsList,
+    WeightsOffer,
     Welcome,
 )
 
@@ -112,6 +116,7 @@ DOWN = (
     WakeShard,
     AdaptShard,
     BulkRequest,
+    AdmitPeer,
     Unsupported,
 )
 BULK = (BulkOpening, LogSources, LogLines, WeightsList, BulkWorking, BulkDone, BulkProblem)
@@ -144,6 +149,16 @@ def test_every_field_of_a_bulk_frame_arrives(kind: type) -> None:
     @given(frame=values(kind))
     def check(frame: BulkFrame) -> None:
         assert decode_bulk(encode_bulk(frame)) == frame
+
+    check()
+
+
+def test_every_field_of_an_offer_of_weights_arrives_and_an_empty_one_is_none() -> None:
+    @thorough
+    @given(offer=values(WeightsOffer))
+    def check(offer: WeightsOffer) -> None:
+        is_one = bool(offer.manifest and offer.peers)
+        assert decode_offer(encode_offer(offer)) == (offer if is_one else None)
 
     check()
 

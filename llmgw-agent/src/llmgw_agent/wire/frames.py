@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from llmgw.contracts.dispatch import LogSource, WeightsEntry
 from llmgw.domain.commands import Command
+from llmgw.domain.ids import NodeId
+from llmgw.domain.replicas import Progress
 from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
 
 
@@ -131,7 +133,33 @@ class BulkRequest:
     ask: Ask
 
 
-DownFrame = Welcome | Goodbye | HeartbeatReply | Command | BulkRequest | Unsupported
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmitPeer:
+    """Another node may fetch the weights of this manifest here, for a while."""
+
+    node: NodeId
+    manifest: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsPeer:
+    """A node that has weights, and where it gives them."""
+
+    node: NodeId
+    address: str  #: an IP, no brackets
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsOffer:
+    """Where weights can be had in the fleet."""
+
+    manifest: str  #: digest of their list of files and hashes
+    peers: tuple[WeightsPeer, ...]  #: the nearest first
+
+
+DownFrame = Welcome | Goodbye | HeartbeatReply | Command | BulkRequest | AdmitPeer | Unsupported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +187,8 @@ class WeightsList:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkWorking:
     """A sign of life: the work goes on."""
+
+    progress: Progress | None = None  #: how far it is, if that is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

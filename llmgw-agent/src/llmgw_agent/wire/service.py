@@ -1,4 +1,4 @@
-"""The four calls of agent.proto by name, for both ends.
+"""The calls of agent.proto by name, for both ends.
 
 Session and Bulk carry bytes here, not messages: a frame that cannot be read must end in an
 answer or in one ended call, never in an error of gRPC's own (`codec`).
@@ -17,6 +17,7 @@ SERVICE = "llmgw.agent.v1.NodeStream"
 
 ByteStream = grpc.aio.ServicerContext[bytes, bytes]
 Call = grpc.aio.ServicerContext[pb.CertificateRequest, pb.CertificateGrant]
+Question = grpc.aio.ServicerContext[pb.WeightsQuestion, pb.WeightsOffer]
 
 
 class Servicer(Protocol):
@@ -33,6 +34,10 @@ class Servicer(Protocol):
     async def join(self, request: pb.CertificateRequest, context: Call) -> pb.CertificateGrant: ...
 
     async def renew(self, request: pb.CertificateRequest, context: Call) -> pb.CertificateGrant: ...
+
+    async def find_weights(
+        self, request: pb.WeightsQuestion, context: Question
+    ) -> pb.WeightsOffer: ...
 
 
 class Readable(Protocol):
@@ -59,6 +64,11 @@ def handler(servicer: Servicer) -> grpc.GenericRpcHandler[Any, Any]:
             "Bulk": grpc.stream_unary_rpc_method_handler(servicer.bulk),
             "Join": _certificates(servicer.join),
             "Renew": _certificates(servicer.renew),
+            "FindWeights": grpc.unary_unary_rpc_method_handler(
+                servicer.find_weights,  # type: ignore[arg-type] # as below
+                request_deserializer=pb.WeightsQuestion.FromString,
+                response_serializer=pb.WeightsOffer.SerializeToString,
+            ),
         },
     )
 
@@ -86,6 +96,11 @@ class Stub:
             f"/{SERVICE}/Renew",
             request_serializer=pb.CertificateRequest.SerializeToString,
             response_deserializer=pb.CertificateGrant.FromString,
+        )
+        self.find_weights = channel.unary_unary(
+            f"/{SERVICE}/FindWeights",
+            request_serializer=pb.WeightsQuestion.SerializeToString,
+            response_deserializer=pb.WeightsOffer.FromString,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -14,6 +14,7 @@ from llmgw.contracts.sinks import ReportSink
 from llmgw.contracts.trust import NodeTrust
 from llmgw.domain.commands import Command
 from llmgw.domain.ids import NodeId
+from llmgw.domain.replicas import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,11 @@ class WeightsEntry:
     size_bytes: int
     state: str  #: `ready`, `downloading`, `partial`
     used_by: tuple[str, ...]  #: shard ids
+    total_bytes: int | None = None  #: when whole; None: not known, or `size_bytes`
+
+
+Heard = Callable[[Progress], None]
+"""Told how far a node's long work is, every few seconds. Must not wait."""
 
 
 @runtime_checkable
@@ -89,7 +95,7 @@ class WeightManager(Protocol):
 
     async def list_weights(self, node: NodeId) -> tuple[WeightsEntry, ...]: ...
 
-    async def pull_weights(self, node: NodeId, ref: str) -> None: ...
+    async def pull_weights(self, node: NodeId, ref: str, *, heard: Heard) -> None: ...
 
     async def remove_weights(self, node: NodeId, ref: str) -> None:
         """Remove them; raises PermanentError naming the shards that use them, if any do."""
@@ -100,6 +106,8 @@ class WeightManager(Protocol):
 class EngineInstaller(Protocol):
     """The dispatcher can install and remove engines on nodes."""
 
-    async def install_engine(self, node: NodeId, engine: str, version: str) -> None: ...
+    async def install_engine(
+        self, node: NodeId, engine: str, version: str, *, heard: Heard
+    ) -> None: ...
 
     async def remove_engine(self, node: NodeId, engine: str, version: str) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from llmgw.domain.secret import Secret
 
@@ -38,5 +38,29 @@ class WeightSource(Protocol):
         """Return the verified file or folder, under `context.folder` unless the source owns it.
 
         Raises TransientError (network), PermanentError (missing, gated, corrupt, no room).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileProof:
+    """What a source says that one of its files is. None: it does not say."""
+
+    size: int | None = None
+    sha256: str | None = None
+    git_sha1: str | None = None  #: of `blob SIZE\0` and the content, as git names small files
+
+
+@runtime_checkable
+class Proves(Protocol):
+    """The source can say what its files are, so that they may come from anywhere.
+
+    Without it a node believes what the fleet says of weights that it takes from another node.
+    """
+
+    def proof(self, ref: str, context: FetchContext) -> Mapping[str, FileProof]:
+        """Return every file that `fetch` would leave, by its path below `context.folder`.
+
+        Raises as `fetch` does. Takes one question at most, and no download.
         """
         ...

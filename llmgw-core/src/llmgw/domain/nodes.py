@@ -59,12 +59,22 @@ class InstalledEngine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InstallableEngine:
+    """A version that the node has a requirement set of its own for, besides those of adapters."""
+
+    engine: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CachedWeights:
     """Weights that lie whole and verified on the node."""
 
     ref: str  #: as written in the catalog
     size_bytes: int
     facts: WeightFacts | None = None  #: as their headers have them; None: not readable, or not said
+    manifest: str | None = None
+    """Digest of their list of files and hashes; None: other nodes cannot have them from here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +103,9 @@ class NodeInventory:
         frozenset()
     )  #: commands and abilities that this agent understands
     leaving: bool = False  #: the agent stops its engines and will end
+    installable: tuple[InstallableEngine, ...] = ()
+    weights_port: int | None = None
+    """Of `data_address`, where other nodes get weights; None: nobody does."""
 
 
 class NodeState(StrEnum):

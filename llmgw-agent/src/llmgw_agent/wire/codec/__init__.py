@@ -6,6 +6,7 @@ a protobuf text field would break the stream, and again after each reconnect (C0
 """
 
 from llmgw_agent.wire.codec.bulk import decode_bulk, encode_bulk
+from llmgw_agent.wire.codec.offers import decode_offer, encode_offer
 from llmgw_agent.wire.codec.sessions import (
     DownDecoder,
     UpDecoder,
@@ -17,7 +18,9 @@ __all__ = [
     "DownDecoder",
     "UpDecoder",
     "decode_bulk",
+    "decode_offer",
     "encode_bulk",
     "encode_down",
+    "encode_offer",
     "encode_up",
 ]

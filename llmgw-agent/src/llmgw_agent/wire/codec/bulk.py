@@ -6,6 +6,7 @@ from google.protobuf.message import DecodeError
 
 from llmgw.contracts.dispatch import LogSource, WeightsEntry
 from llmgw_agent.wire import agent_pb2 as pb
+from llmgw_agent.wire.codec.reports import decode_progress, encode_progress
 from llmgw_agent.wire.codec.scalars import text
 from llmgw_agent.wire.frames import (
     Ask,
@@ -114,13 +115,16 @@ def encode_bulk(frame: BulkFrame) -> bytes:
                             size_bytes=item.size_bytes,
                             state=item.state,
                             used_by=item.used_by,
+                            total_bytes=item.total_bytes,
                         )
                         for item in entries
                     ]
                 )
             )
-        case BulkWorking():
-            message = pb.BulkFrame(working=pb.BulkWorking())
+        case BulkWorking(progress=progress):
+            message = pb.BulkFrame(
+                working=pb.BulkWorking(progress=progress and encode_progress(progress))
+            )
         case BulkDone():
             message = pb.BulkFrame(done=pb.BulkDone())
         case BulkProblem() as problem:
@@ -157,12 +161,16 @@ def decode_bulk(data: bytes) -> BulkFrame:
                         size_bytes=item.size_bytes,
                         state=item.state,
                         used_by=tuple(item.used_by),
+                        total_bytes=item.total_bytes if item.HasField("total_bytes") else None,
                     )
                     for item in message.weights.entries
                 )
             )
         case "working":
-            return BulkWorking()
+            working = message.working
+            return BulkWorking(
+                progress=decode_progress(working.progress) if working.HasField("progress") else None
+            )
         case "done":
             return BulkDone()
         case "problem":

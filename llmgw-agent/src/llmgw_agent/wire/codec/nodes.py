@@ -9,6 +9,7 @@ from llmgw.domain.nodes import (
     Device,
     DeviceHealth,
     DeviceProcess,
+    InstallableEngine,
     InstalledEngine,
     NodeInventory,
 )
@@ -96,11 +97,17 @@ def encode_inventory(inventory: NodeInventory) -> pb.NodeInventory:
                 ref=text(item.ref),
                 size_bytes=item.size_bytes,
                 facts=None if item.facts is None else _encode_facts(item.facts),
+                manifest=item.manifest,
             )
             for item in inventory.weights
         ],
         capabilities=sorted(inventory.capabilities),
         leaving=inventory.leaving,
+        weights_port=inventory.weights_port,
+        installable=[
+            pb.InstallableEngine(engine=text(item.engine), version=text(item.version))
+            for item in inventory.installable
+        ],
     )
 
 
@@ -133,11 +140,17 @@ def decode_inventory(message: pb.NodeInventory) -> NodeInventory:
                 ref=item.ref,
                 size_bytes=item.size_bytes,
                 facts=_decode_facts(item.facts) if item.HasField("facts") else None,
+                manifest=item.manifest if item.HasField("manifest") else None,
             )
             for item in message.weights
         ),
         capabilities=frozenset(message.capabilities),
         leaving=message.leaving,
+        weights_port=message.weights_port if message.HasField("weights_port") else None,
+        installable=tuple(
+            InstallableEngine(engine=item.engine, version=item.version)
+            for item in message.installable
+        ),
     )
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from llmgw.domain.commands import DrainShard, SleepShard, StartShard, StopShard, WakeShard
+from llmgw.domain.commands import (
+    AdaptShard,
+    DrainShard,
+    SleepShard,
+    StartShard,
+    StopShard,
+    WakeShard,
+)
+from llmgw.domain.ids import NodeId
 from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.codec import commands, reports
@@ -12,6 +20,7 @@ from llmgw_agent.wire.codec.bulk import decode_request, encode_request
 from llmgw_agent.wire.codec.parts import MAX_MESSAGE, Pieces, pieces
 from llmgw_agent.wire.codec.scalars import text
 from llmgw_agent.wire.frames import (
+    AdmitPeer,
     BulkRequest,
     DownFrame,
     Goodbye,
@@ -165,8 +174,14 @@ def _down_message(frame: DownFrame) -> pb.ServerFrame:
             return pb.ServerFrame(sleep=commands.encode_sleep(frame))
         case WakeShard():
             return pb.ServerFrame(wake=commands.encode_wake(frame))
+        case AdaptShard():
+            return pb.ServerFrame(adapt=commands.encode_adapt(frame))
         case BulkRequest():
             return pb.ServerFrame(bulk=encode_request(frame))
+        case AdmitPeer():
+            return pb.ServerFrame(
+                admit=pb.AdmitPeer(node=frame.node, manifest=frame.manifest, for_s=frame.for_s)
+            )
         case Unsupported():
             return pb.ServerFrame(unsupported=pb.Unsupported(what=text(frame.what)))
 
@@ -198,8 +213,13 @@ def _down_frame(message: pb.ServerFrame) -> DownFrame:
             return commands.decode_sleep(message.sleep)
         case "wake":
             return commands.decode_wake(message.wake)
+        case "adapt":
+            return commands.decode_adapt(message.adapt)
         case "bulk":
             return decode_request(message.bulk)
+        case "admit":
+            admit = message.admit
+            return AdmitPeer(node=NodeId(admit.node), manifest=admit.manifest, for_s=admit.for_s)
         case "unsupported":
             return Unsupported(what=message.unsupported.what)
         case "part":
