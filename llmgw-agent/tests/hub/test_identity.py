@@ -26,6 +26,13 @@ def test_a_certificate_of_the_cluster_names_its_node() -> None:
     assert identify(leaf, roots, CLUSTER) == Member(NodeId("gpu-01"))
 
 
+def test_a_certificate_names_the_pool_that_its_node_was_let_into() -> None:
+    trust = InMemoryTrust(CLUSTER)
+    leaf = trust.node_certificate(NodeId("gpu-01"), new_key().public_key(), "chat")
+    roots = trust.server_identity().client_roots
+    assert identify(leaf, roots, CLUSTER) == Member(NodeId("gpu-01"), "chat")
+
+
 def test_a_certificate_under_a_tokens_authority_proves_the_token_alone() -> None:
     trust = InMemoryTrust(CLUSTER)
     token = JoinToken.parse(trust.new_token())
@@ -52,6 +59,12 @@ def test_a_certificate_whose_issuer_is_trusted_no_more_proves_nothing() -> None:
         [_uri(f"spiffe://{CLUSTER}/node/")],
         [_uri(f"spiffe://{CLUSTER}/node/../gpu-01")],
         [_uri(f"spiffe://{CLUSTER}/node/a"), _uri(f"spiffe://{CLUSTER}/node/b")],
+        [
+            _uri(f"spiffe://{CLUSTER}/node/a"),
+            _uri(f"spiffe://{CLUSTER}/pool/a"),
+            _uri(f"spiffe://{CLUSTER}/pool/b"),
+        ],
+        [_uri(f"spiffe://{CLUSTER}/node/a"), _uri(f"spiffe://{CLUSTER}/pool/../a")],
     ],
 )
 def test_a_certificate_that_names_no_single_node_proves_nothing(
@@ -59,7 +72,7 @@ def test_a_certificate_that_names_no_single_node_proves_nothing(
 ) -> None:
     authority = Authority()
     leaf = authority.sign(new_key().public_key(), *names)
-    with pytest.raises(Unidentified, match="names no single node"):
+    with pytest.raises(Unidentified, match="names no single"):
         identify(leaf, authority.pem, CLUSTER)
 
 

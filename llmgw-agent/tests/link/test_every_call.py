@@ -27,7 +27,7 @@ from llmgw_agent.wire.frames import BulkOpening, Goodbye
 from llmgw_agent.wire.service import SERVICE, Stub, handler, read_message
 
 NODE, OTHER = NodeId("gpu-01"), NodeId("gpu-02")
-CALLS = ("session", "bulk", "join", "renew")
+CALLS = ("session", "bulk", "join", "renew", "findweights")
 #: What each call says to each caller, all of whom call themselves gpu-01.
 VERDICTS = {
     "nobody": dict.fromkeys(CALLS, "UNAVAILABLE"),
@@ -38,18 +38,21 @@ VERDICTS = {
         "bulk": "NOT_FOUND",
         "join": "OK",
         "renew": "PERMISSION_DENIED",
+        "findweights": "PERMISSION_DENIED",
     },
     "another node": {
         "session": "identity_mismatch",
         "bulk": "NOT_FOUND",
         "join": "FAILED_PRECONDITION",
         "renew": "PERMISSION_DENIED",
+        "findweights": "PERMISSION_DENIED",
     },
     "a node that is revoked": {
         "session": "revoked",
         "bulk": "NOT_FOUND",
         "join": "FAILED_PRECONDITION",
         "renew": "PERMISSION_DENIED",
+        "findweights": "PERMISSION_DENIED",
     },
 }
 
@@ -146,6 +149,8 @@ async def _verdict(stub: Stub, name: str, registration: bytes) -> str:
             await bulk.write(encode_bulk(BulkOpening(id="0" * 32)))
             await bulk.done_writing()
             await bulk
+        elif name == "findweights":
+            await stub.find_weights(pb.WeightsQuestion(ref="hf:org/name@main"), timeout=8)
         else:
             request = pb.CertificateRequest(node=NODE, csr=signing_request(new_key(), NODE))
             await getattr(stub, name)(request, timeout=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -341,6 +342,27 @@ async def test_a_token_that_is_bound_to_a_pool_decides_the_pool(workshop: Any) -
             await server.reports.until(lambda: server.reports.registrations)
         assert agent.inventory.pool == "default"
         assert server.reports.registrations[0].inventory.pool == "chat"
+
+
+async def test_a_node_that_was_let_into_one_pool_cannot_be_in_another(workshop: Any) -> None:
+    """Its certificate says which, also the next ones; what the node itself says does not count."""
+    workshop.trust.pool = "chat"
+    workshop.trust.grant_age_days = 11  # so that the certificate is due for renewal
+    async with workshop.server(LOOPBACK).running() as server:
+        agent = workshop.agent(server, token=workshop.trust.new_token())
+        async with agent.running():
+            await server.reports.until(lambda: server.reports.registrations)
+        workshop.trust.pool = None
+        liar = workshop.agent(server, folder=agent.folder, uid=agent.inventory.agent_uid)
+        await liar.credentials.renew_if_due((_tcp(server),))
+        assert workshop.trust.renewed == [NODE]
+        liar.kept._document = replace(liar.kept._document, pool=None)
+        liar.update(pool="secret")
+        async with liar.running():
+            await server.reports.until(lambda: len(server.reports.registrations) == 2)
+            liar.update(pool="public", labels={"changed": "yes"})
+            await server.reports.until(lambda: len(server.reports.registrations) == 3)
+    assert [item.inventory.pool for item in server.reports.registrations] == ["chat"] * 3
 
 
 async def test_a_node_renews_for_itself_only(workshop: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -15,7 +15,7 @@ from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
 from llmgw.logs import Logger, get_logger
 from llmgw_agent.hub.admittance import foreign, refuse, speaks_for_others
 from llmgw_agent.hub.authorities import AuthorityWatch
-from llmgw_agent.hub.identity import Identity
+from llmgw_agent.hub.identity import Identity, Member
 from llmgw_agent.hub.refusals import Refusals
 from llmgw_agent.hub.sessions import Session, Sessions
 from llmgw_agent.wire.codec import UpDecoder, encode_down
@@ -189,11 +189,9 @@ class SessionCall:
         )
         if goodbye is not None:
             return goodbye
+        registration = self._bound(registration)
         self._session = Session(
-            node=node,
-            id=registration.session,
-            uid=registration.inventory.agent_uid,
-            lanes=self._lanes,
+            id=registration.session, inventory=registration.inventory, lanes=self._lanes
         )
         self._log = log.bind(node=node, session=registration.session)
         if live is not None:
@@ -224,8 +222,23 @@ class SessionCall:
             return Goodbye(code=GoodbyeCode.MALFORMED, message="a second session within one call")
         if goodbye := speaks_for_others(registration, session.node):
             return goodbye
+        registration = self._bound(registration)
+        session.inventory = registration.inventory
         self._house.reports.registered(registration)
         return None
+
+    def _bound(self, registration: Registration) -> Registration:
+        """Return it with the pool that the node was let into, whatever it says itself."""
+        pool = self._identity.pool if isinstance(self._identity, Member) else None
+        if pool in (None, registration.inventory.pool):
+            return registration
+        self._log.warning(
+            "node claims another pool than its own",
+            node=registration.inventory.node,
+            claimed=registration.inventory.pool,
+            pool=pool,
+        )
+        return replace(registration, inventory=replace(registration.inventory, pool=pool))
 
     def _beat(self, session: Session, beat: Heartbeat) -> Goodbye | None:
         if beat.session != session.id:

@@ -11,7 +11,7 @@ import anyio.to_thread
 import grpc.aio
 from anyio.abc import TaskStatus
 
-from llmgw.contracts.dispatch import DispatcherContext, LogSource, WeightsEntry
+from llmgw.contracts.dispatch import DispatcherContext, Heard, LogSource, WeightsEntry
 from llmgw.contracts.sinks import ReportSink
 from llmgw.domain.commands import Command
 from llmgw.domain.ids import NodeId
@@ -30,6 +30,7 @@ from llmgw_agent.wire.frames import (
     BulkFrame,
     BulkProblem,
     BulkRequest,
+    BulkWorking,
     Goodbye,
     GoodbyeCode,
     InstallEngine,
@@ -149,16 +150,18 @@ class HubDispatcher:
     async def list_weights(self, node: NodeId) -> tuple[WeightsEntry, ...]:
         return (await self._one(node, ListWeights(), WeightsList)).entries
 
-    async def pull_weights(self, node: NodeId, ref: str) -> None:
+    async def pull_weights(self, node: NodeId, ref: str, *, heard: Heard) -> None:
         """Return once they are on the node; the pull stops where it is if this is cancelled."""
-        await self._until_done(node, PullWeights(ref=ref))
+        await self._until_done(node, PullWeights(ref=ref), heard)
 
     async def remove_weights(self, node: NodeId, ref: str) -> None:
         await self._until_done(node, RemoveWeights(ref=ref))
 
-    async def install_engine(self, node: NodeId, engine: str, version: str) -> None:
+    async def install_engine(
+        self, node: NodeId, engine: str, version: str, *, heard: Heard
+    ) -> None:
         """Return once it is installed; the installation stops if this is cancelled."""
-        await self._until_done(node, InstallEngine(engine=engine, version=version))
+        await self._until_done(node, InstallEngine(engine=engine, version=version), heard)
 
     async def remove_engine(self, node: NodeId, engine: str, version: str) -> None:
         await self._until_done(node, RemoveEngine(engine=engine, version=version))
@@ -170,9 +173,11 @@ class HubDispatcher:
                     return frame
         raise _unanswered(node)
 
-    async def _until_done(self, node: NodeId, ask: Ask) -> None:
-        async for _ in self._ask(node, ask):
-            pass
+    async def _until_done(self, node: NodeId, ask: Ask, heard: Heard | None = None) -> None:
+        async with aclosing(self._ask(node, ask)) as frames:
+            async for frame in frames:
+                if heard is not None and isinstance(frame, BulkWorking) and frame.progress:
+                    heard(frame.progress)
 
     async def _ask(self, node: NodeId, ask: Ask) -> AsyncGenerator[BulkFrame, None]:
         """Yield the frames of one answer until it is whole.

@@ -9,7 +9,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from llmgw.contracts.join import token_id_of
-from llmgw.domain.ids import NodeId, safe_name_problem
+from llmgw.domain.ids import NodeId
+from llmgw_agent.wire.certificates import Unidentified, node_named, pool_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Member:
     """A node with a certificate of this cluster."""
 
     node: NodeId
+    pool: str | None = None  #: that its join token bound it to; None: it chooses
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,6 @@ class SameUser:
 
 
 Identity = Member | Applicant | SameUser
-
-
-class Unidentified(Exception):
-    """The certificate proves nothing to this cluster; the message says why."""
 
 
 def identify(leaf: bytes, roots: bytes, cluster_id: str) -> Member | Applicant:
@@ -54,7 +52,7 @@ def identify(leaf: bytes, roots: bytes, cluster_id: str) -> Member | Applicant:
         raise Unidentified("its issuer is trusted no more")
     if token := token_id_of(certificate):
         return Applicant(token)
-    return Member(_node_of(certificate, cluster_id))
+    return Member(node_named(certificate, cluster_id), pool_named(certificate, cluster_id))
 
 
 def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
@@ -63,19 +61,6 @@ def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
-
-
-def _node_of(certificate: x509.Certificate, cluster_id: str) -> NodeId:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        raise Unidentified("it names no node") from None
-    prefix = f"spiffe://{cluster_id}/node/"
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    nodes = [uri.removeprefix(prefix) for uri in uris if uri.startswith(prefix)]
-    if len(nodes) != 1 or safe_name_problem(nodes[0]):
-        raise Unidentified("it names no single node of this cluster")
-    return NodeId(nodes[0])
 
 
 def peer_ip(peer: str) -> str:

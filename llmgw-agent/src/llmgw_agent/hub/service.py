@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn, TypeVar
 
 import anyio
@@ -11,34 +12,30 @@ import grpc
 
 from llmgw.contracts.trust import JoinGrant
 from llmgw.domain.ids import NodeId, safe_name_problem
-from llmgw.errors import PermanentError, TransientError
+from llmgw.errors import NodeUnreachable, PermanentError, TransientError
 from llmgw.logs import get_logger
 from llmgw_agent.hub.bulk import Answer, Answers
 from llmgw_agent.hub.call import House, SessionCall
-from llmgw_agent.hub.identity import (
-    Applicant,
-    Identity,
-    Member,
-    SameUser,
-    Unidentified,
-    identify,
-    peer_ip,
-)
+from llmgw_agent.hub.identity import Applicant, Identity, Member, SameUser, identify, peer_ip
+from llmgw_agent.hub.offers import choose_peers
 from llmgw_agent.wire import agent_pb2 as pb
-from llmgw_agent.wire.codec import decode_bulk
-from llmgw_agent.wire.frames import BulkOpening, MalformedFrame, UnknownFrame
-from llmgw_agent.wire.service import ByteStream, Call, read_message
+from llmgw_agent.wire.certificates import Unidentified
+from llmgw_agent.wire.codec import decode_bulk, encode_offer
+from llmgw_agent.wire.frames import AdmitPeer, BulkOpening, MalformedFrame, UnknownFrame
+from llmgw_agent.wire.service import ByteStream, Call, Question, read_message
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
 
 _MAX_CSR_BYTES = 16 << 10
+ADMITTED_S = 300.0
+"""How long a node may fetch from another before it must ask again; a revoked one asks in vain."""
 _BULK_END = pb.BulkEnd().SerializeToString()
 
 
 class NodeStreamService:
-    """Serves the four calls (`wire.service.Servicer`)."""
+    """Serves the calls (`wire.service.Servicer`)."""
 
     def __init__(self, house: House, answers: Answers, *, has_tls: bool) -> None:
         """has_tls: False on a socket file, which only our own user can open."""
@@ -99,7 +96,7 @@ class NodeStreamService:
         """Sign a fresh certificate for the caller."""
         identity = await self._identify(context)
         node = await self._node(request, context)
-        if identity != Member(node):
+        if not isinstance(identity, Member) or identity.node != node:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"the certificate is not node {node}'s"
             )
@@ -107,11 +104,42 @@ class NodeStreamService:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"node {node} is revoked: {reason}"
             )
+        pool = identity.pool
         grant = await self._sign(
-            context, lambda: self._house.trust.renew(node=node, csr=request.csr)
+            context, lambda: self._house.trust.renew(node=node, csr=request.csr, pool=pool)
         )
         log.info("node's certificate renewed", node=node)
         return _encode(grant)
+
+    async def find_weights(self, request: pb.WeightsQuestion, context: Question) -> pb.WeightsOffer:
+        """Say which nodes have weights, and tell those that the caller will come."""
+        identity = await self._identify(context)
+        if isinstance(identity, SameUser):
+            return pb.WeightsOffer()  # over a socket file there are no nodes but this machine's
+        if not isinstance(identity, Member):
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, "a join token gets no weights: join first"
+            )
+        trust, sessions = self._house.trust, self._house.sessions
+        asker = sessions.of(identity.node)
+        if (reason := trust.revoked(identity.node)) or asker is None:
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"node {identity.node} "
+                + (f"is revoked: {reason}" if reason else "has no session"),
+            )
+        offer = choose_peers(
+            request.ref,
+            asker.inventory,
+            (item.inventory for item in sessions if not trust.revoked(item.node)),
+        )
+        if offer is None:
+            return pb.WeightsOffer()
+        admit = AdmitPeer(node=asker.node, manifest=offer.manifest, for_s=ADMITTED_S)
+        for peer in offer.peers:
+            with suppress(NodeUnreachable):  # the caller will find nobody there, and go on
+                sessions.reach(peer.node).send(admit)
+        return encode_offer(offer)
 
     async def _take(self, answer: Answer, context: ByteStream) -> None:
         async def read() -> None:
@@ -134,7 +162,7 @@ class NodeStreamService:
             await answer.abandoned.wait()
             tasks.cancel_scope.cancel()
 
-    async def _identify(self, context: ByteStream | Call) -> Identity:
+    async def _identify(self, context: ByteStream | Call | Question) -> Identity:
         if not self._has_tls:
             return SameUser()
         leaf = b"".join(context.auth_context().get("x509_pem_cert", ()))
@@ -169,7 +197,9 @@ class NodeStreamService:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
-async def _refuse(context: ByteStream | Call, code: grpc.StatusCode, reason: str) -> NoReturn:
+async def _refuse(
+    context: ByteStream | Call | Question, code: grpc.StatusCode, reason: str
+) -> NoReturn:
     log.warning("call refused", peer=context.peer(), reason=reason)
     await context.abort(code, reason)
 

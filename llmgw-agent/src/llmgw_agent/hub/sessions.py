@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import anyio
 
 from llmgw.domain.ids import NodeId, SessionId
+from llmgw.domain.nodes import NodeInventory
 from llmgw.errors import NodeUnreachable
 from llmgw_agent.wire.codec import encode_down
 from llmgw_agent.wire.frames import DownFrame, Goodbye
@@ -14,13 +17,20 @@ from llmgw_agent.wire.lanes import Lanes, LanesFull
 class Session:
     """One node's stream, as others may use it."""
 
-    def __init__(self, *, node: NodeId, id: SessionId, uid: str, lanes: Lanes) -> None:  # noqa: A002 # the field's name everywhere
-        self.node = node
+    def __init__(self, *, id: SessionId, inventory: NodeInventory, lanes: Lanes) -> None:  # noqa: A002 # the field's name everywhere
         self.id = id
-        self.uid = uid
+        self.inventory = inventory  #: as last told
         self._lanes = lanes
         self.goodbye: Goodbye | None = None
         self.ended = anyio.Event()
+
+    @property
+    def node(self) -> NodeId:
+        return self.inventory.node
+
+    @property
+    def uid(self) -> str:
+        return self.inventory.agent_uid
 
     @property
     def is_live(self) -> bool:
@@ -50,6 +60,9 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._by_node)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(tuple(self._by_node.values()))
 
     def of(self, node: NodeId) -> Session | None:
         return self._by_node.get(node)

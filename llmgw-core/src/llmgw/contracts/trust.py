@@ -28,9 +28,9 @@ class ServerIdentity:
 class JoinGrant:
     """What a node gets when it joins or renews."""
 
-    certificate_chain: (
-        bytes  #: PEM; subject alternative name `spiffe://<cluster id>/node/<node id>`
-    )
+    certificate_chain: bytes
+    """PEM; subject alternative names `spiffe://<cluster id>/node/<node id>` and, if the node is
+    bound to a pool, `spiffe://<cluster id>/pool/<pool>`. Good for both ends of a connection."""
     ca_bundle: bytes  #: PEM of every CA that it should trust, the issuing one first
     cluster_id: str
     pool: str | None  #: that the token binds the node to
@@ -55,8 +55,11 @@ class NodeTrust(Protocol):
         """
         ...
 
-    def renew(self, *, node: NodeId, csr: bytes) -> JoinGrant:
-        """Sign a fresh certificate for a node that is already known by its certificate."""
+    def renew(self, *, node: NodeId, csr: bytes, pool: str | None) -> JoinGrant:
+        """Sign a fresh certificate for a node that is already known by its certificate.
+
+        pool: that its present certificate binds it to, and the next one will.
+        """
         ...
 
     def revoked(self, node: NodeId) -> str | None:

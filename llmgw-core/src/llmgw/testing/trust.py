@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import secrets
-from dataclasses import replace
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -124,11 +123,18 @@ class InMemoryTrust:
         self.authorities.pop()
         self._present = self._make_identity()
 
-    def node_certificate(self, node: NodeId, public: ec.EllipticCurvePublicKey) -> bytes:
+    def node_certificate(
+        self, node: NodeId, public: ec.EllipticCurvePublicKey, pool: str | None = None
+    ) -> bytes:
         """Return the leaf of a node, PEM."""
-        uri = x509.UniformResourceIdentifier(f"spiffe://{self._cluster_id}/node/{node}")
+        names = [f"spiffe://{self._cluster_id}/node/{node}"]
+        if pool is not None:
+            names.append(f"spiffe://{self._cluster_id}/pool/{pool}")
         return self.authorities[0].sign(
-            public, uri, days=self.grant_days, age_days=self.grant_age_days
+            public,
+            *map(x509.UniformResourceIdentifier, names),
+            days=self.grant_days,
+            age_days=self.grant_age_days,
         )
 
     def server_identity(self) -> ServerIdentity:
@@ -139,22 +145,22 @@ class InMemoryTrust:
             raise PermanentError("the join token is spent, expired or unknown; make a new one")
         if token_id in self._local_only and not _is_local(peer_address):
             raise PermanentError(f"this join token is for its own machine, not {peer_address}")
-        grant = replace(self._grant(node, csr), pool=self.pool)
+        grant = self._grant(node, csr, self.pool)
         if token_id not in self._reusable:
             del self._tokens[token_id]
             self._present = self._make_identity()
         self.joined.append((node, peer_address))
         return grant
 
-    def renew(self, *, node: NodeId, csr: bytes) -> JoinGrant:
-        grant = self._grant(node, csr)
+    def renew(self, *, node: NodeId, csr: bytes, pool: str | None) -> JoinGrant:
+        grant = self._grant(node, csr, pool)
         self.renewed.append(node)
         return grant
 
     def revoked(self, node: NodeId) -> str | None:
         return self._revoked.get(node)
 
-    def _grant(self, node: NodeId, csr: bytes) -> JoinGrant:
+    def _grant(self, node: NodeId, csr: bytes, pool: str | None) -> JoinGrant:
         if reason := self.revoked(node):
             raise PermanentError(f"node {node} is revoked: {reason}")
         request = x509.load_pem_x509_csr(csr)
@@ -162,10 +168,10 @@ class InMemoryTrust:
         if not request.is_signature_valid or not isinstance(public, ec.EllipticCurvePublicKey):
             raise PermanentError("the signing request is not signed by its own P-256 key")
         return JoinGrant(
-            certificate_chain=self.node_certificate(node, public) + self.authorities[0].pem,
+            certificate_chain=self.node_certificate(node, public, pool) + self.authorities[0].pem,
             ca_bundle=b"".join(authority.pem for authority in self.authorities),
             cluster_id=self._cluster_id,
-            pool=None,
+            pool=pool,
         )
 
     def _make_identity(self) -> ServerIdentity:

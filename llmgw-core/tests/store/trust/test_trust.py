@@ -69,9 +69,13 @@ def test_a_token_lets_one_node_in_and_binds_it_to_its_pool(store: Store) -> None
     record, token = store.trust.create_token(who="ada", pool="chat")
     grant = store.trust.join(token_id=token.id, csr=request(), node=NODE, peer_address=ELSEWHERE)
     assert (grant.pool, grant.cluster_id) == ("chat", store.cluster_id)
-    assert verify_client(grant.certificate_chain, grant.ca_bundle) == [
-        f"spiffe://{store.cluster_id}/node/{NODE}"
+    names = [
+        f"spiffe://{store.cluster_id}/node/{NODE}",
+        f"spiffe://{store.cluster_id}/pool/chat",
     ]
+    assert verify_client(grant.certificate_chain, grant.ca_bundle) == names
+    renewed = store.trust.renew(node=NODE, csr=request(), pool="chat")
+    assert verify_client(renewed.certificate_chain, renewed.ca_bundle) == names
     with pytest.raises(PermanentError, match="it has been used"):
         store.trust.join(token_id=record.id, csr=request(), node=NODE, peer_address=ELSEWHERE)
 
@@ -132,11 +136,11 @@ def test_a_revoked_node_neither_joins_nor_renews_until_it_is_readmitted(store: S
     store.trust.revoke(NODE, "stolen")
     assert store.trust.revoked(NODE) == "stolen"
     with pytest.raises(PermanentError, match="was revoked: stolen"):
-        store.trust.renew(node=NODE, csr=request())
+        store.trust.renew(node=NODE, csr=request(), pool=None)
     with pytest.raises(PermanentError, match="was revoked: stolen"):
         store.trust.join(token_id=token.id, csr=request(), node=NODE, peer_address=ELSEWHERE)
     store.trust.readmit(NODE)
-    store.trust.renew(node=NODE, csr=request())
+    store.trust.renew(node=NODE, csr=request(), pool=None)
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
@@ -238,16 +242,16 @@ def test_the_server_signs_itself_a_new_certificate_in_time(store: Store, clock: 
 
 def test_an_authority_is_replaced_in_three_steps_that_lose_no_node(store: Store) -> None:
     """Old certificates hold until the last step; new ones hold from the second on."""
-    old = store.trust.renew(node=NODE, csr=request())
+    old = store.trust.renew(node=NODE, csr=request(), pool=None)
     old_pin = store.trust.pin
     store.trust.begin_rotation()
-    both = store.trust.renew(node=NODE, csr=request())
+    both = store.trust.renew(node=NODE, csr=request(), pool=None)
     assert len(chain(both.ca_bundle)) == 2
     assert store.trust.pin == old_pin
 
     store.trust.switch_authority()
     assert store.trust.pin != old_pin
-    new = store.trust.renew(node=NODE, csr=request())
+    new = store.trust.renew(node=NODE, csr=request(), pool=None)
     roots = store.trust.server_identity().client_roots
     assert verify_client(old.certificate_chain, roots)
     assert verify_client(new.certificate_chain, roots)

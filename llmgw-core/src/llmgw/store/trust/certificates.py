@@ -71,12 +71,18 @@ def server_certificate(
 
 
 def node_certificate(
-    authority: Authority, csr_pem: bytes, node: NodeId, cluster_id: str, wall: float
+    authority: Authority,
+    csr_pem: bytes,
+    node: NodeId,
+    *,
+    pool: str | None,
+    cluster_id: str,
+    wall: float,
 ) -> x509.Certificate:
     """Sign a node's request. Only its key is taken from it; the identity is ours to say.
 
-    Raises PermanentError if it is no request, is not signed by its own key, or has another kind
-    of key.
+    pool: that the node is bound to. Raises PermanentError if it is no request, is not signed by
+    its own key, or has another kind of key.
     """
     try:
         csr = x509.load_pem_x509_csr(csr_pem)
@@ -90,15 +96,19 @@ def node_certificate(
         or key.curve.name != "secp256r1"
     ):
         raise PermanentError("the certificate request must be signed by its own P-256 key")
+    names = [f"spiffe://{cluster_id}/node/{node}"]
+    if pool is not None:
+        names.append(f"spiffe://{cluster_id}/pool/{pool}")
+    # Nodes also answer each other (weights). None of them can pass for a server: agents ask for
+    # the name that only a server's certificate has.
+    uses = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     return (
         _leaf(authority, node, key, wall)
         .add_extension(
-            x509.SubjectAlternativeName(
-                [x509.UniformResourceIdentifier(f"spiffe://{cluster_id}/node/{node}")]
-            ),
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(name) for name in names]),
             critical=False,
         )
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .sign(authority.key, hashes.SHA256())
     )
 

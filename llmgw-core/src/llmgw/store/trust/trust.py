@@ -108,16 +108,16 @@ class StoreTrust:
                 f"the local join token is good on the server's own machine only, not from "
                 f"{peer_address}; make one with `llmgw ctl join-token create`"
             )
-        # Signed before the token is spent: a request that cannot be read must not use it up.
-        chain = self._sign(node, csr)
+        # Tried before the token is spent: a request that cannot be read must not use it up.
+        self._sign(node, csr, None)
         spent = self._tokens.spend(token_id)
         self._known_tokens = self._tokens.list()
-        return self._grant(chain, spent.pool)
+        return self._grant(self._sign(node, csr, spent.pool), spent.pool)
 
-    def renew(self, *, node: NodeId, csr: bytes) -> JoinGrant:
+    def renew(self, *, node: NodeId, csr: bytes, pool: str | None) -> JoinGrant:
         """Sign a fresh certificate for a node that is already known by its certificate."""
         self._refuse_revoked(node)
-        return self._grant(self._sign(node, csr), None)
+        return self._grant(self._sign(node, csr, pool), pool)
 
     def revoked(self, node: NodeId) -> str | None:
         """Return why the node is refused; None if it is welcome. From memory, never waits."""
@@ -220,11 +220,13 @@ class StoreTrust:
             self._server_chain = made
         return made[2]
 
-    def _sign(self, node: NodeId, csr: bytes) -> bytes:
+    def _sign(self, node: NodeId, csr: bytes, pool: str | None) -> bytes:
         if problem := safe_name_problem(node):
             raise PermanentError(f"the node id {problem}")
         issuing = self._authority.issuing
-        leaf = node_certificate(issuing, csr, node, self._cluster_id, self._clock.wall())
+        leaf = node_certificate(
+            issuing, csr, node, pool=pool, cluster_id=self._cluster_id, wall=self._clock.wall()
+        )
         return pem(leaf) + issuing.certificate_pem
 
     def _grant(self, chain: bytes, pool: str | None) -> JoinGrant:
