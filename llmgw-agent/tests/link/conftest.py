@@ -94,7 +94,7 @@ class Obedient(Changing):
         self.applied: list[Command] = []
         self.refusals: dict[ShardId, Rejection] = {}
 
-    def apply(self, command: Command) -> Rejection | None:
+    async def apply(self, command: Command) -> Rejection | None:
         shard = command.spec.id if isinstance(command, StartShard) else command.shard
         self.applied.append(command)
         self.changed()
@@ -110,7 +110,7 @@ class Cluster:
     def foreign_cluster(self, cluster_id: str) -> str | None:
         return None if self.cluster_id in (None, cluster_id) else f"belongs to {self.cluster_id}"
 
-    def join(self, cluster_id: str) -> None:
+    async def join(self, cluster_id: str) -> None:
         self.cluster_id = self.cluster_id or cluster_id
 
 

@@ -123,11 +123,13 @@ class Node:
             yield
             group.cancel_scope.cancel()
 
-    def start(self, spec: ShardSpec, *, epoch: int = 1) -> Rejection | None:
-        return self.commands.apply(StartShard(epoch=Epoch(epoch), spec=spec))
+    async def start(self, spec: ShardSpec, *, epoch: int = 1) -> Rejection | None:
+        return await self.commands.apply(StartShard(epoch=Epoch(epoch), spec=spec))
 
-    def stop(self, shard: str, *, epoch: int = 1, grace_s: float | None = None) -> Rejection | None:
-        return self.commands.apply(
+    async def stop(
+        self, shard: str, *, epoch: int = 1, grace_s: float | None = None
+    ) -> Rejection | None:
+        return await self.commands.apply(
             StopShard(
                 epoch=Epoch(epoch), shard=ShardId(shard), replica=ReplicaId("r1"), grace_s=grace_s
             )

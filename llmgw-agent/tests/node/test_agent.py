@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from llmgw.domain.ids import Epoch
@@ -34,9 +35,14 @@ class Machine:
 
     def assign(self, *specs: Any) -> None:
         orders = Assignments(self.state / "assigned.json")
-        for spec in specs:
-            weights = f"path:{self.state}/w.gguf"
-            orders.put(Assigned(spec=replace(spec, weights=weights), epoch=Epoch(1)))
+
+        async def put() -> None:
+            async with orders.turn:
+                for spec in specs:
+                    weights = f"path:{self.state}/w.gguf"
+                    await orders.put(Assigned(spec=replace(spec, weights=weights), epoch=Epoch(1)))
+
+        anyio.run(put)
 
     def start(self, *flags: str) -> "subprocess.Popen[str]":
         agent = subprocess.Popen(

@@ -10,39 +10,44 @@ from llmgw.errors import ConfigError
 from llmgw_agent.node.assignments import Assigned, Assignments, Intent
 from llmgw_agent.node.durable import DiskFull, write_atomically
 
+pytestmark = pytest.mark.anyio
 
-def test_orders_survive_the_agent(tmp_path: Path, spec: Any) -> None:
+
+async def test_orders_survive_the_agent(tmp_path: Path, spec: Any) -> None:
     path = tmp_path / "assigned.json"
     first = Assignments(path)
     assigned = Assigned(
         spec=spec(nested={"a": [1, 2]}), epoch=Epoch(7), intent=Intent.STOP, grace_s=3.0
     )
-    first.put(assigned)
-    first.join("c1")
+    async with first.turn:
+        await first.put(assigned)
+    await first.join("c1")
     again = Assignments(path)
     assert again.all() == {ShardId("r1.0"): assigned}
     assert (again.epoch, again.cluster_id) == (7, "c1")
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_epoch_never_falls(tmp_path: Path, spec: Any) -> None:
+async def test_the_epoch_never_falls(tmp_path: Path, spec: Any) -> None:
     orders = Assignments(tmp_path / "assigned.json")
-    orders.put(Assigned(spec=spec(), epoch=Epoch(7)))
-    orders.put(Assigned(spec=spec("r2.0"), epoch=Epoch(3)))
-    orders.raise_epoch(Epoch(5))
-    orders.remove(ShardId("r1.0"))
+    async with orders.turn:
+        await orders.put(Assigned(spec=spec(), epoch=Epoch(7)))
+        await orders.put(Assigned(spec=spec("r2.0"), epoch=Epoch(3)))
+        await orders.raise_epoch(Epoch(5))
+        await orders.remove(ShardId("r1.0"))
     assert orders.epoch == 7
 
 
-def test_another_cluster_is_not_obeyed_until_the_node_changes_over(tmp_path: Path) -> None:
+async def test_another_cluster_is_not_obeyed_until_the_node_changes_over(tmp_path: Path) -> None:
     orders = Assignments(tmp_path / "assigned.json")
     assert orders.foreign_cluster("c1") is None
-    orders.join("c1")
-    orders.join("c2")
+    await orders.join("c1")
+    await orders.join("c2")
     assert orders.cluster_id == "c1"
     assert "--rejoin" in (orders.foreign_cluster("c2") or "")
-    orders.raise_epoch(Epoch(9))
-    orders.join("c2", anew=True)
+    async with orders.turn:
+        await orders.raise_epoch(Epoch(9))
+    await orders.join("c2", anew=True)
     assert (orders.cluster_id, orders.epoch) == ("c2", 0)
 
 
@@ -53,13 +58,21 @@ def test_a_file_that_is_not_ours_stops_the_agent_instead_of_its_engines(tmp_path
         Assignments(path)
 
 
-def test_whoever_listens_is_told_of_changes_only(tmp_path: Path, spec: Any) -> None:
+async def test_whoever_listens_is_told_of_changes_only(tmp_path: Path, spec: Any) -> None:
     told: list[int] = []
     orders = Assignments(tmp_path / "assigned.json", on_change=lambda: told.append(1))
     assigned = Assigned(spec=spec(), epoch=Epoch(1))
-    orders.put(assigned)
-    orders.put(assigned)
+    async with orders.turn:
+        await orders.put(assigned)
+        await orders.put(assigned)
     assert told == [1]
+
+
+async def test_nothing_is_changed_out_of_turn(tmp_path: Path, spec: Any) -> None:
+    orders = Assignments(tmp_path / "assigned.json")
+    with pytest.raises(RuntimeError, match="turn"):
+        await orders.put(Assigned(spec=spec(), epoch=Epoch(1)))
+    assert not (tmp_path / "assigned.json").exists()
 
 
 def test_a_full_disk_changes_nothing_and_names_the_file(tmp_path: Path) -> None:

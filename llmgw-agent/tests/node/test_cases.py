@@ -46,7 +46,7 @@ async def test_somebody_else_on_the_port_is_never_taken_for_the_engine(
     """C035: the port is taken between the order and the engine's bind."""
     wanted = spec(listen_after=1.0)
     async with node.running():
-        node.start(wanted)
+        await node.start(wanted)
         await node.wait_state("r1.0", ShardState.STARTING)
         while not node.engine_processes("r1.0"):
             await anyio.sleep(0.01)
@@ -67,7 +67,7 @@ async def test_somebody_else_on_the_port_is_never_taken_for_the_engine(
 async def test_an_engine_that_serves_another_model_is_not_ready(node: Any, spec: Any) -> None:
     """C035: our own process, the wrong name."""
     async with node.running():
-        node.start(spec())
+        await node.start(spec())
         report = await node.wait_state("r1.0", ShardState.READY)
         record = node.supervisor._hands["r1.0"].incarnation.record
         node.supervisor._hands["r1.0"].incarnation.record = replace(
@@ -85,7 +85,7 @@ def _life(report: Any) -> Any:
 async def test_health_without_an_answer_to_a_request_is_not_ready(node: Any, spec: Any) -> None:
     """C036: the web part says 200, the model answers 500."""
     async with node.running():
-        node.start(spec(fail_completions=500))
+        await node.start(spec(fail_completions=500))
         report = await node.wait_state("r1.0", ShardState.BACKOFF)
     assert report.shard.failure.cause is FailureCause.ENGINE_INTERNAL
     assert "500" in report.shard.failure.message
@@ -96,10 +96,10 @@ async def test_an_engine_that_ignores_the_signal_is_killed_after_its_grace(
 ) -> None:
     """C031: SIGTERM is only a wish."""
     async with node.running():
-        node.start(spec(ignore_term=True))
+        await node.start(spec(ignore_term=True))
         await node.wait_state("r1.0", ShardState.READY)
         begin = anyio.current_time()
-        node.stop("r1.0", grace_s=0.5)
+        await node.stop("r1.0", grace_s=0.5)
         while not node.supervisor.is_idle():
             await anyio.sleep(0.02)
         assert 0.5 <= anyio.current_time() - begin < 5
@@ -111,7 +111,7 @@ async def test_helpers_that_outlive_the_engine_are_gone_before_it_starts_again(
 ) -> None:
     """C030: the parent is killed by somebody, the children hold the device."""
     async with node.running():
-        node.start(spec(children=2, ignore_term=True))
+        await node.start(spec(children=2, ignore_term=True))
         report = await node.wait_state("r1.0", ShardState.READY)
         left = node.engine_processes("r1.0")
         os.kill(report.shard.pid, signal.SIGKILL)
@@ -123,11 +123,11 @@ async def test_a_device_is_free_only_when_the_driver_says_so(node: Any, spec: An
     device = Device(id=DeviceId("GPU-1"), index=0, kind="x", vendor="nvidia", memory_mib=100)
     node.devices = (device,)
     async with node.running():
-        node.start(replace(spec(), devices=(device.id,)))
+        await node.start(replace(spec(), devices=(device.id,)))
         report = await node.wait_state("r1.0", ShardState.READY)
         holder = DeviceProcess(pid=report.shard.pid, memory_mib=90, ours=True)
         node.devices = (replace(device, processes=(holder,)),)
-        node.stop("r1.0")
+        await node.stop("r1.0")
         while processes.find(report.shard.pid) is not None:
             await anyio.sleep(0.02)
         await anyio.sleep(0.3)
@@ -143,7 +143,7 @@ async def test_a_device_that_another_agents_engine_holds_is_named(node: Any, spe
     with (node.state / "locks" / "GPU-1.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         async with node.running():
-            node.start(replace(spec(), devices=(device.id,)))
+            await node.start(replace(spec(), devices=(device.id,)))
             report = await node.wait_state("r1.0", ShardState.BACKOFF)
     assert report.shard.failure.cause is FailureCause.DEVICE_BUSY
     assert "GPU-1" in report.shard.failure.message
@@ -157,7 +157,7 @@ async def test_children_inherit_no_socket_of_the_agent(node: Any, spec: Any) -> 
         os.set_inheritable(own.fileno(), True)
         inode = f"socket:[{os.fstat(own.fileno()).st_ino}]"
         async with node.running():
-            node.start(spec())
+            await node.start(spec())
             await node.wait_state("r1.0", ShardState.READY)
             shim = node.supervisor._hands["r1.0"].incarnation.state.shim
             pids = {process.pid for process in node.engine_processes()} | {shim.pid}
@@ -182,9 +182,9 @@ async def test_ten_starts_and_stops_all_come_to_their_end(node: Any, spec: Any) 
 
 
 async def _start_and_stop(node: Any, wanted: Any) -> None:
-    node.start(wanted)
+    await node.start(wanted)
     await node.wait_state(wanted.id, ShardState.READY)
-    node.stop(wanted.id)
+    await node.stop(wanted.id)
     while node.assignments.get(wanted.id) is not None:
         await anyio.sleep(0.01)
 
@@ -192,7 +192,7 @@ async def _start_and_stop(node: Any, wanted: Any) -> None:
 async def test_a_reboot_starts_everything_afresh_and_signals_nobody(node: Any, spec: Any) -> None:
     """F20: another boot id, and the old pid belongs to somebody else."""
     async with node.running():
-        node.start(spec())
+        await node.start(spec())
         report = await node.wait_state("r1.0", ShardState.READY)
     folder = node.state / "shards" / "r1.0"
     main = processes.find(report.shard.pid)
@@ -221,7 +221,7 @@ async def test_a_shard_whose_order_was_lost_is_taken_over_from_its_folder(
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        node.start(spec())
+        await node.start(spec())
         before = await node.wait_state("r1.0", ShardState.READY)
     (node.state / "assigned.json").unlink()
     async with node.running():
@@ -232,23 +232,23 @@ async def test_a_shard_whose_order_was_lost_is_taken_over_from_its_folder(
 async def test_a_full_disk_leaves_what_runs_alone_and_heals_by_itself(node: Any, spec: Any) -> None:
     """F18: the state folder takes no more; a link to /dev/full stands in for each new file."""
     async with node.running():
-        node.start(spec(say_every=0.01))
+        await node.start(spec(say_every=0.01))
         before = await node.wait_state("r1.0", ShardState.READY)
         full = node.state / ".assigned.json.new"
         full.symlink_to("/dev/full")
-        assert node.start(spec("r2.0")).code == "disk_full"
+        assert (await node.start(spec("r2.0"))).code == "disk_full"
         assert node.report("r1.0").shard.pid == before.shard.pid
-        assert node.start(spec("r2.0")) is None  # there is room again
+        assert await node.start(spec("r2.0")) is None  # there is room again
         await node.wait_state("r2.0", ShardState.READY)
         assert node.report("r1.0").shard == before.shard
 
 
 async def test_another_shards_order_interrupts_nothing(node: Any, spec: Any) -> None:
     async with node.running():
-        node.start(spec(token_delay=0.6, tokens=1))
+        await node.start(spec(token_delay=0.6, tokens=1))
         await node.wait_state("r1.0", ShardState.STARTING)
         for number in range(2, 7):
             await anyio.sleep(0.15)
-            node.stop(f"r{number}.0", epoch=number)  # of nobody, but a change of the set
+            await node.stop(f"r{number}.0", epoch=number)  # of nobody, but a change of the set
         report = await node.wait_state("r1.0", ShardState.READY, limit_s=3)
     assert report.shard.incarnation == 1

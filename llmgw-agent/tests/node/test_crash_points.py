@@ -140,6 +140,9 @@ class DyingHands:
         with self._around("mark ready"):
             await self._real.mark_ready(life)
 
+    async def adapt(self, spec: ShardSpec) -> None:
+        await self._real.adapt(spec)
+
     async def forget(self) -> None:
         with self._around("forget"):
             await self._real.forget()
@@ -171,7 +174,7 @@ def is_ready(node: Any) -> bool:
 
 @pytest.mark.parametrize("at", range(1, STEPS))
 async def test_a_start_is_finished_by_the_next_agent(node: Any, spec: Any, at: int) -> None:
-    node.start(spec(children=1))
+    await node.start(spec(children=1))
     real = node.make_hands
     node.make_hands = dying(Countdown(at))
     await run_until_death(node, lambda: is_ready(node))
@@ -187,10 +190,10 @@ async def test_a_start_is_finished_by_the_next_agent(node: Any, spec: Any, at: i
 @pytest.mark.parametrize("at", range(1, STEPS))
 async def test_a_stop_is_finished_by_the_next_agent(node: Any, spec: Any, at: int) -> None:
     async with node.running():
-        node.start(spec(children=1))
+        await node.start(spec(children=1))
         await node.wait_state("r1.0", ShardState.READY)
     node.begin()
-    node.stop("r1.0", grace_s=0.3)
+    await node.stop("r1.0", grace_s=0.3)
     real = node.make_hands
     node.make_hands = dying(Countdown(at))
     await run_until_death(node, lambda: node.supervisor.is_idle())

@@ -104,7 +104,7 @@ async def test_a_start_that_meets_a_failing_disk_comes_to_its_end_later(
 
     node.make_hands = make
     async with node.running():
-        node.start(spec(children=1))
+        await node.start(spec(children=1))
         await node.wait_state("r1.0", ShardState.READY)
         assert len(node.engine_processes("r1.0")) == 2
     assert faults == []

@@ -130,11 +130,11 @@ async def test_no_rank_is_launched_before_all_have_met_and_a_dead_one_is_not_res
         for item in gang()
     ]
     async with node.running():
-        node.start(ranks[0])
+        await node.start(ranks[0])
         await node.wait_state("r1.0", ShardState.FETCHING)
         await anyio.sleep(0.5)
         assert node.engine_processes() == set()
-        node.start(ranks[1])
+        await node.start(ranks[1])
         await node.wait_state("r1.0", ShardState.READY)
         report = await node.wait_state("r1.1", ShardState.READY)
         os.kill(report.shard.pid, signal.SIGKILL)

@@ -24,7 +24,7 @@ async def test_an_engine_is_started_and_ready_only_after_it_answered_a_request(
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        assert node.start(spec(say=["hello"])) is None
+        assert await node.start(spec(say=["hello"])) is None
         report = await node.wait_state("r1.0", ShardState.READY)
         assert report.url == f"http://127.0.0.1:{report.shard.ports[0]}"
         assert report.credential is not None
@@ -37,11 +37,11 @@ async def test_a_stopped_shard_leaves_no_process_no_folder_and_no_assignment(
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        node.start(spec(children=2, ignore_term=True))
+        await node.start(spec(children=2, ignore_term=True))
         await node.wait_state("r1.0", ShardState.READY)
         assert len(node.engine_processes("r1.0")) == 3
         with node.outbox.subscribe() as link:
-            node.stop("r1.0", grace_s=0.2)
+            await node.stop("r1.0", grace_s=0.2)
             state = None
             while state is not ShardState.STOPPED:
                 (report,) = await link.next_reports()
@@ -55,7 +55,7 @@ async def test_engines_outlive_their_agent_and_are_adopted_with_the_same_pid(
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        node.start(spec())
+        await node.start(spec())
         before = await node.wait_state("r1.0", ShardState.READY)
     assert processes.find(before.shard.pid) is not None
     async with node.running():
@@ -69,7 +69,7 @@ async def test_a_killed_engine_serves_again_within_fifteen_seconds_and_its_helpe
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        node.start(spec(children=2))
+        await node.start(spec(children=2))
         before = await node.wait_state("r1.0", ShardState.READY)
         left = node.engine_processes("r1.0")
         with anyio.fail_after(2):
@@ -90,7 +90,7 @@ async def test_a_killed_shim_takes_its_engine_along_and_the_shard_comes_back(
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        node.start(spec(children=1, ignore_term=True))
+        await node.start(spec(children=1, ignore_term=True))
         await node.wait_state("r1.0", ShardState.READY)
         left = node.engine_processes("r1.0")
         shim = node.supervisor._runners["r1.0"]._hands.incarnation.state.shim
@@ -106,7 +106,7 @@ async def test_an_exit_with_code_zero_that_nobody_asked_for_is_a_failure(
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        node.start(spec(exit_after=0.2, exit_code=0))
+        await node.start(spec(exit_after=0.2, exit_code=0))
         report = await node.wait_state("r1.0", ShardState.BACKOFF)
     assert report.shard.failure.exit_code == 0
 
@@ -115,10 +115,10 @@ async def test_a_stop_ordered_while_the_agent_was_dead_is_carried_out_by_the_nex
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        node.start(spec())
+        await node.start(spec())
         await node.wait_state("r1.0", ShardState.READY)
     node.begin()
-    node.stop("r1.0")
+    await node.stop("r1.0")
     async with node.running():
         with anyio.fail_after(10):
             while not node.supervisor.is_idle():
@@ -130,7 +130,7 @@ async def test_an_engine_that_died_while_the_agent_was_dead_is_started_again(
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        node.start(spec(children=1))
+        await node.start(spec(children=1))
         before = await node.wait_state("r1.0", ShardState.READY)
     kill(before.shard.pid)
     async with node.running():
@@ -143,9 +143,21 @@ async def test_an_engine_gets_nothing_of_the_agents_environment_but_what_is_allo
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        node.start(spec())
+        await node.start(spec())
         report = await node.wait_state("r1.0", ShardState.READY)
     environment = await anyio.Path(f"/proc/{report.shard.pid}/environ").read_bytes()
     names = {item.partition(b"=")[0] for item in environment.split(b"\0")}
     assert b"CANARY_TOKEN" not in names
     assert b"LLMGW_REPLICA" in names
+
+
+async def test_what_an_engine_says_of_its_memory_is_reported_also_of_an_adopted_one(
+    node: Any, spec: Any
+) -> None:
+    async with node.running():
+        await node.start(spec(say=("took 512 MiB",)))
+        report = await node.wait_state("r1.0", ShardState.READY)
+        assert report.memory.main_memory_mib == 512.0
+    async with node.running():
+        report = await node.wait_state("r1.0", ShardState.READY)
+    assert report.memory.main_memory_mib == 512.0

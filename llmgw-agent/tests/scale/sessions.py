@@ -60,13 +60,13 @@ MEMORY_LIMIT_MB = 300.0
 class Deaf:
     """Commands and membership of agents that are only counted."""
 
-    def apply(self, command: Command) -> Rejection | None:
+    async def apply(self, command: Command) -> Rejection | None:
         return None
 
     def foreign_cluster(self, cluster_id: str) -> str | None:
         return None
 
-    def join(self, cluster_id: str) -> None: ...
+    async def join(self, cluster_id: str) -> None: ...
 
 
 @dataclass

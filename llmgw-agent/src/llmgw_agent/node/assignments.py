@@ -2,7 +2,7 @@
 
 A store. Every change is on disk before it is in memory, so that an answer to a command means
 that the node will act on it, whatever dies in between. With no server in reach the node works
-from this file alone.
+from this file alone. The disk may be slow; then the changes wait for it, and nothing else does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from llmgw.domain.commands import ShardSpec
@@ -62,6 +64,10 @@ class Assignments:
         """
         self._path = path
         self.on_change = on_change
+        self.turn = anyio.Lock()
+        """Held by whoever looks and then changes something, from the look on."""
+        # Of its own: downloads may hold every thread that others share.
+        self._threads = anyio.CapacityLimiter(1)
         try:
             self._document = msgspec.json.decode(path.read_bytes(), type=_Document)
         except FileNotFoundError:
@@ -96,9 +102,9 @@ class Assignments:
     def get(self, shard: ShardId) -> Assigned | None:
         return self._document.shards.get(shard)
 
-    def put(self, assigned: Assigned) -> None:
+    async def put(self, assigned: Assigned) -> None:
         """Add or replace one shard, and remember its epoch. Raises DiskFull with nothing changed."""
-        self._store(
+        await self._store(
             replace(
                 self._document,
                 epoch=Epoch(max(self._document.epoch, assigned.epoch)),
@@ -106,22 +112,23 @@ class Assignments:
             )
         )
 
-    def remove(self, shard: ShardId) -> None:
+    async def remove(self, shard: ShardId) -> None:
         """Forget a shard of which nothing is left. Raises DiskFull with nothing changed."""
         rest = {key: value for key, value in self._document.shards.items() if key != shard}
-        self._store(replace(self._document, shards=rest))
+        await self._store(replace(self._document, shards=rest))
 
-    def raise_epoch(self, epoch: Epoch) -> None:
+    async def raise_epoch(self, epoch: Epoch) -> None:
         """Never obey an epoch older than this one again."""
         if epoch > self._document.epoch:
-            self._store(replace(self._document, epoch=epoch))
+            await self._store(replace(self._document, epoch=epoch))
 
-    def join(self, cluster_id: str, *, anew: bool = False) -> None:
+    async def join(self, cluster_id: str, *, anew: bool = False) -> None:
         """Belong to this cluster. anew: leave the present one, whose epochs mean nothing there."""
-        if anew:
-            self._store(replace(self._document, cluster_id=cluster_id, epoch=_NO_EPOCH))
-        elif self._document.cluster_id is None:
-            self._store(replace(self._document, cluster_id=cluster_id))
+        async with self.turn:
+            if anew:
+                await self._store(replace(self._document, cluster_id=cluster_id, epoch=_NO_EPOCH))
+            elif self._document.cluster_id is None:
+                await self._store(replace(self._document, cluster_id=cluster_id))
 
     def foreign_cluster(self, cluster_id: str) -> str | None:
         """Return why a server of this cluster must not be obeyed; None if it may."""
@@ -132,8 +139,12 @@ class Assignments:
             f"{cluster_id}: start the agent once with --rejoin to change over"
         )
 
-    def _store(self, document: _Document) -> None:
-        if document != self._document:
-            write_atomically(self._path, msgspec.json.encode(document))
-            self._document = document
-            self.on_change()
+    async def _store(self, document: _Document) -> None:
+        if document == self._document:
+            return
+        if not self.turn.locked():
+            raise RuntimeError("assignments are changed by whoever holds their turn")
+        data = msgspec.json.encode(document)
+        await anyio.to_thread.run_sync(write_atomically, self._path, data, limiter=self._threads)
+        self._document = document
+        self.on_change()

@@ -71,39 +71,44 @@ class CommandHandler:
         """Take on nothing more: this agent stops its engines and ends."""
         self._leaving = True
 
-    def apply(self, command: Command) -> Rejection | None:
+    async def apply(self, command: Command) -> Rejection | None:
         """Make the edit durable, then return None; or return why it was refused.
 
-        Safe to repeat. Takes as long as one write to the disk.
+        Safe to repeat. Takes as long as one write to the disk, which may be slow.
         """
-        refusal = self._stale(command)
-        if refusal is None:
-            try:
-                match command:
-                    case StartShard():
-                        refusal = self._start(command)
-                    case DrainShard():
-                        self._redirect(command, Intent.DRAIN)
-                    case StopShard():
-                        self._redirect(command, Intent.STOP, grace_s=command.grace_s)
-                    case SleepShard():
-                        refusal = self._sleep(command)
-                    case WakeShard():
-                        refusal = self._wake(command)
-                    case AdaptShard():
-                        self._adapt(command)
-                    case _:
-                        assert_never(command)
-            except DiskFull as error:
-                refusal = ("disk_full", str(error))
-            except OSError as error:
-                refusal = ("io_error", f"the order cannot be taken now: {error}")
+        async with self._assignments.turn:
+            refusal = await self._edit(command)
         if refusal is None:
             return None
         code, message = refusal
         shard = _shard_of(command)
         log.warning("command refused", shard=shard, code=code, reason=message)
         return Rejection(node=self._node, shard=shard, code=code, message=message)
+
+    async def _edit(self, command: Command) -> tuple[str, str] | None:
+        refusal = self._stale(command)
+        if refusal is None:
+            try:
+                match command:
+                    case StartShard():
+                        refusal = await self._start(command)
+                    case DrainShard():
+                        await self._redirect(command, Intent.DRAIN)
+                    case StopShard():
+                        await self._redirect(command, Intent.STOP, grace_s=command.grace_s)
+                    case SleepShard():
+                        refusal = await self._sleep(command)
+                    case WakeShard():
+                        refusal = await self._wake(command)
+                    case AdaptShard():
+                        await self._adapt(command)
+                    case _:
+                        assert_never(command)
+            except DiskFull as error:
+                refusal = ("disk_full", str(error))
+            except OSError as error:
+                refusal = ("io_error", f"the order cannot be taken now: {error}")
+        return refusal
 
     def _stale(self, command: Command) -> tuple[str, str] | None:
         known = self._assignments.epoch
@@ -113,7 +118,7 @@ class CommandHandler:
             f"ordered under epoch {command.epoch}, and this node has obeyed epoch {known} since"
         )
 
-    def _start(self, command: StartShard) -> tuple[str, str] | None:
+    async def _start(self, command: StartShard) -> tuple[str, str] | None:
         spec = command.spec
         known = self._assignments.get(spec.id)
         if known is not None and not _same(known.spec, spec):
@@ -125,12 +130,12 @@ class CommandHandler:
             return refusal
         if known is not None:
             spec = replace(spec, adapters=known.spec.adapters)
-        self._assignments.put(Assigned(spec=spec, epoch=command.epoch))
+        await self._assignments.put(Assigned(spec=spec, epoch=command.epoch))
         if known is None:
             log.info("shard assigned", shard=spec.id, model=spec.model, engine=spec.engine)
         return None
 
-    def _redirect(
+    async def _redirect(
         self,
         command: DrainShard | StopShard | SleepShard | WakeShard,
         intent: Intent,
@@ -140,11 +145,11 @@ class CommandHandler:
     ) -> None:
         known = self._assignments.get(command.shard)
         if known is None:
-            self._assignments.raise_epoch(command.epoch)
+            await self._assignments.raise_epoch(command.epoch)
             return
         # A drain that arrives after the stop must not bring the shard back.
         intent = Intent.STOP if known.intent is Intent.STOP else intent
-        self._assignments.put(
+        await self._assignments.put(
             replace(
                 known,
                 epoch=command.epoch,
@@ -156,19 +161,19 @@ class CommandHandler:
         if known.intent is not intent:
             log.info("shard ordered", shard=command.shard, order=intent)
 
-    def _adapt(self, command: AdaptShard) -> None:
+    async def _adapt(self, command: AdaptShard) -> None:
         """Whether each can be had is seen when it is, and told in the shard's reports."""
         known = self._assignments.get(command.shard)
         if known is None:
-            self._assignments.raise_epoch(command.epoch)
+            await self._assignments.raise_epoch(command.epoch)
             return
         if known.spec.adapters != command.adapters:
             names = ", ".join(item.name for item in command.adapters)
             log.info("adapters ordered", shard=command.shard, adapters=names or "none")
         spec = replace(known.spec, adapters=command.adapters)
-        self._assignments.put(replace(known, spec=spec, epoch=command.epoch))
+        await self._assignments.put(replace(known, spec=spec, epoch=command.epoch))
 
-    def _sleep(self, command: SleepShard) -> tuple[str, str] | None:
+    async def _sleep(self, command: SleepShard) -> tuple[str, str] | None:
         known = self._assignments.get(command.shard)
         if known is not None:
             adapter = self._adapters.get(known.spec.engine)
@@ -183,17 +188,17 @@ class CommandHandler:
                     f"whoever reaches {self._address} could order {known.spec.engine} to sleep: "
                     "keep strangers off with the firewall and set engine_firewall"
                 )
-        self._redirect(command, Intent.SLEEP, sleep_level=command.level)
+        await self._redirect(command, Intent.SLEEP, sleep_level=command.level)
         return None
 
-    def _wake(self, command: WakeShard) -> tuple[str, str] | None:
+    async def _wake(self, command: WakeShard) -> tuple[str, str] | None:
         known = self._assignments.get(command.shard)
         if known is not None and known.intent is Intent.SLEEP:
             owners = self._device_owners()
             for device in known.spec.devices:
                 if device in owners:
                     return "device_busy", f"device {device} belongs to shard {owners[device]}"
-        self._redirect(command, Intent.RUN)
+        await self._redirect(command, Intent.RUN)
         return None
 
     def _device_owners(self) -> dict[DeviceId, ShardId]:

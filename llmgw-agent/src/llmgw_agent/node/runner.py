@@ -10,6 +10,7 @@ from typing import Protocol, assert_never
 import anyio
 
 from llmgw.clock import Clock
+from llmgw.domain.commands import LoraAdapter
 from llmgw.domain.ids import NodeId, ShardId
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.replicas import Progress, Shard
@@ -79,7 +80,7 @@ class Runner:
         clock: Clock,
         node: NodeId,
         address: str,
-        forget: Callable[[], None],
+        forget: Callable[[], Awaitable[None]],
     ) -> None:
         """order: the newest assignment. forget: removes it; may raise DiskFull."""
         self._assigned = assigned
@@ -362,7 +363,7 @@ class Runner:
         await self._hands.forget()
         while True:
             try:
-                self._forget()
+                await self._forget()
                 break
             except DiskFull as error:
                 log.warning("assignment cannot be removed yet", reason=str(error))

@@ -20,7 +20,7 @@ from llmgw_agent.node.host import Host
 from llmgw_agent.node.logs import LogBook
 from llmgw_agent.node.processes import Process
 from llmgw_agent.node.runner import Runner, Voice
-from llmgw_agent.node.shardfolder import ShardFolder
+from llmgw_agent.node.shardfolder import LaunchRecord, ShardFolder
 
 log = get_logger(__name__)
 
@@ -66,7 +66,7 @@ class Supervisor:
         Starts once it is known of each shard whether its engine runs.
         """
         self._shards.mkdir(mode=0o700, parents=True, exist_ok=True)
-        await anyio.to_thread.run_sync(self._assign_unknown)
+        await self._assign_unknown()
         async with anyio.create_task_group() as group:
             self._start_runners(group)
             with anyio.move_on_after(_TAKE_OVER_S):
@@ -89,25 +89,33 @@ class Supervisor:
             process.pid for hands in self._hands.values() for process in hands.incarnation.known
         )
 
-    def _assign_unknown(self) -> None:
+    async def _assign_unknown(self) -> None:
         """Assign what has a folder but no assignment, so that a lost file stops no engine.
 
         Whether it should run is for a server to say, which sees it in the registration.
         """
+        async with self._assignments.turn:
+            for record in await anyio.to_thread.run_sync(self._unknown):
+                shard = record.shard.id
+                log.warning("shard without an assignment taken over", shard=shard)
+                try:
+                    await self._assignments.put(Assigned(spec=record.shard, epoch=record.epoch))
+                except DiskFull as error:
+                    log.warning("it waits for the next start", shard=shard, reason=str(error))
+
+    def _unknown(self) -> list[LaunchRecord]:
+        """Return what has been started without an assignment, and remove what never was."""
+        records = []
         for path in self._shards.iterdir():
-            shard = ShardId(path.name)
-            if self._assignments.get(shard) is not None:
+            if self._assignments.get(ShardId(path.name)) is not None:
                 continue
             folder = ShardFolder(path)
             record = folder.record()
             if record is None:
                 folder.remove()
-                continue
-            log.warning("shard without an assignment taken over", shard=shard)
-            try:
-                self._assignments.put(Assigned(spec=record.shard, epoch=record.epoch))
-            except DiskFull as error:
-                log.warning("it waits for the next start", shard=shard, reason=str(error))
+            else:
+                records.append(record)
+        return records
 
     def _start_runners(self, group: TaskGroup) -> None:
         for shard, assigned in self._assignments.all().items():
@@ -136,8 +144,12 @@ class Supervisor:
             clock=self._host.clock,
             node=self._host.node,
             address=self._host.address,
-            forget=lambda: self._assignments.remove(shard),
+            forget=lambda: self._forget(shard),
         )
+
+    async def _forget(self, shard: ShardId) -> None:
+        async with self._assignments.turn:
+            await self._assignments.remove(shard)
 
     async def _keep_running(self, shard: ShardId) -> None:
         try:
