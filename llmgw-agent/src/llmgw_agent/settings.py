@@ -76,6 +76,17 @@ class WeightSettings(Section):
     """Networks that are not public but may be fetched from by `https:`, e.g. a mirror's."""
     hub_token: SecretStr | None = None
     """Token of the model hub, for gated repositories."""
+    peers: Literal["fleet", "proven", "off"] = "fleet"
+    """Whether weights are fetched from other nodes first. `proven`: only those of which the
+    reference or its source says what they are; `fleet`: others are believed as their node has them."""
+    share: bool = True
+    """Give whole weights of the cache to other nodes, as the servers say."""
+    share_port: Annotated[int, Field(ge=0, le=65535)] = 8083
+    """Where, on `data_address`; another port is taken if somebody has it already. 0: any."""
+    share_connections: Annotated[int, Field(ge=1, le=256)] = 8
+    """At a time; who comes beyond them fetches elsewhere."""
+    share_mib_s: Annotated[float, Field(gt=0)] = 1024.0
+    """MiB a second, of all connections together."""
 
 
 class LogSettings(Section):

@@ -17,11 +17,17 @@ from llmgw.contracts.dispatch import (
     WeightsEntry,
 )
 from llmgw.domain.ids import NodeId
+from llmgw.domain.replicas import Progress
 from llmgw.errors import NodeUnreachable, PermanentError, TransientError
+from llmgw_agent.node.host import Report
 from llmgw_agent.node.link import Abilities
 
 NODE = NodeId("gpu-01")
 ENTRY = WeightsEntry(ref="path:/m.gguf", size_bytes=7, state="ready", used_by=("m-1-1.0",))
+
+
+def ignore(progress: Progress) -> None:
+    pass
 
 
 class Logs:
@@ -58,7 +64,8 @@ class Weights:
     async def entries(self) -> tuple[WeightsEntry, ...]:
         return (ENTRY,)
 
-    async def pull(self, ref: str) -> None:
+    async def pull(self, ref: str, *, report: Report) -> None:
+        report(3.0, 7.0)
         await self.release.wait()
         self.pulled.append(ref)
 
@@ -67,7 +74,7 @@ class Weights:
 
 
 class Engines:
-    async def install(self, engine: str, version: str) -> None:
+    async def install(self, engine: str, version: str, *, report: Report) -> None:
         raise TransientError(f"{engine} {version}: the index did not answer")
 
     async def remove(self, engine: str, version: str) -> None:
@@ -163,10 +170,27 @@ async def test_weights_are_listed_pulled_and_refused(workshop: Any) -> None:
             await server.reports.until(lambda: server.reports.registrations)
             assert await server.dispatcher.list_weights(NODE) == (ENTRY,)
             weights.release.set()
-            await server.dispatcher.pull_weights(NODE, ENTRY.ref)
+            await server.dispatcher.pull_weights(NODE, ENTRY.ref, heard=ignore)
             assert weights.pulled == [ENTRY.ref]
             with pytest.raises(PermanentError, match=r"path:/m\.gguf is used by m-1-1\.0"):
                 await server.dispatcher.remove_weights(NODE, ENTRY.ref)
+
+
+async def test_how_far_a_pull_is_comes_with_its_signs_of_life(workshop: Any) -> None:
+    weights = Weights()
+    heard: list[Progress] = []
+
+    def hear(progress: Progress) -> None:
+        heard.append(progress)
+        weights.release.set()
+
+    async with workshop.server().running() as server:
+        agent = workshop.agent(server, abilities=Abilities(weights=weights))
+        async with agent.running():
+            await server.reports.until(lambda: server.reports.registrations)
+            with anyio.fail_after(5):
+                await server.dispatcher.pull_weights(NODE, ENTRY.ref, heard=hear)
+    assert heard[0] == Progress(what="fetching weights", done=3.0, total=7.0, unit="bytes")
 
 
 async def test_engines_are_installed_and_removed(workshop: Any) -> None:
@@ -176,7 +200,7 @@ async def test_engines_are_installed_and_removed(workshop: Any) -> None:
             await server.reports.until(lambda: server.reports.registrations)
             await server.dispatcher.remove_engine(NODE, "vllm", "0.33.0")
             with pytest.raises(TransientError, match=r"vllm 0\.33\.0: the index did not answer"):
-                await server.dispatcher.install_engine(NODE, "vllm", "0.33.0")
+                await server.dispatcher.install_engine(NODE, "vllm", "0.33.0", heard=ignore)
 
 
 async def test_what_an_agent_cannot_do_is_said_at_once(workshop: Any) -> None:
@@ -194,7 +218,7 @@ async def test_no_answer_within_the_limit_is_said_to_be_a_gone_or_old_agent(
         async with agent.running():
             await server.reports.until(lambda: server.reports.registrations)
             with pytest.raises(NodeUnreachable, match="agent gone or too old to answer"):
-                await server.dispatcher.pull_weights(NODE, "path:/never")
+                await server.dispatcher.pull_weights(NODE, "path:/never", heard=ignore)
 
 
 async def test_an_agent_that_leaves_in_mid_answer_is_noticed(workshop: Any) -> None:

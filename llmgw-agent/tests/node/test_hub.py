@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.contracts.weights import FetchContext
+from llmgw.contracts.weights import FetchContext, FileProof
 from llmgw.domain.secret import Secret
 from llmgw.errors import PermanentError, TransientError
 from llmgw_agent.node.weights.faults import Gated
@@ -24,6 +24,20 @@ FILES = {
 }
 
 
+def git_sha1(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def sibling(name: str, data: bytes) -> dict[str, object]:
+    """What the hub says of a file: the large ones are kept by SHA-256, the others by git."""
+    said: dict[str, object] = {"rfilename": name, "size": len(data), "blobId": git_sha1(data)}
+    if name.endswith((".safetensors", ".gguf", ".bin")):
+        sha256 = hashlib.sha256(data).hexdigest()
+        lfs = {"size": len(data), "sha256": sha256, "pointerSize": 100}
+        said |= {"blobId": "of a pointer", "lfs": lfs}
+    return said
+
+
 class Hub(http.server.BaseHTTPRequestHandler):
     """One repository, `org/name`; `org/gated` asks for a token."""
 
@@ -34,10 +48,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if "/gated" in path:
             self.answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
         elif path.startswith("/api/models/org/name/revision/"):
-            siblings = [
-                {"rfilename": name, "size": len(data), "blobId": "b"}
-                for name, data in FILES.items()
-            ]
+            siblings = [sibling(name, data) for name, data in FILES.items()]
             body = json.dumps({"id": "org/name", "sha": SHA, "siblings": siblings}).encode()
             self.answer(200, body, {"content-type": "application/json"})
         elif path.startswith(f"/api/models/org/name/tree/{SHA}"):
@@ -104,6 +115,30 @@ def test_a_repository_is_fetched_at_one_revision_without_its_pickles(
     assert (folder / "q4" / "m.gguf").is_file()
     assert not (folder / "pytorch_model.bin").exists()
     assert fetch.reserved == sum(len(data) for name, data in FILES.items() if "bin" not in name)
+    # Two nodes that fetched it have the same files: nothing in them says when that was.
+    assert not list(folder.glob(".*"))
+
+
+def test_the_hub_says_what_each_file_is(tmp_path: Path, hub: str) -> None:
+    proof = HubSource(hub).proof("hf:org/name@main", Fetch(tmp_path).context)
+    assert proof == {
+        "files/model.safetensors": FileProof(
+            size=5000, sha256=hashlib.sha256(FILES["model.safetensors"]).hexdigest()
+        ),
+        "files/config.json": FileProof(size=2, git_sha1=git_sha1(b"{}")),
+        "files/q4/m.gguf": FileProof(
+            size=104, sha256=hashlib.sha256(FILES["q4/m.gguf"]).hexdigest()
+        ),
+    }
+    with pytest.raises(Gated):
+        HubSource(hub).proof("hf:org/gated@main", Fetch(tmp_path).context)
+
+
+def test_what_is_fetched_lies_where_the_proof_says(tmp_path: Path, hub: str) -> None:
+    source, fetch = HubSource(hub), Fetch(tmp_path)
+    source.fetch("hf:org/name@main", fetch.context)
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == source.proof("hf:org/name@main", fetch.context).keys()
 
 
 def test_one_file_of_a_repository_is_that_file(tmp_path: Path, hub: str) -> None:

@@ -106,7 +106,7 @@ async def test_other_bytes_than_the_lock_says_are_refused_and_leave_nothing(site
     wheel(site.wheels, "1.0")
     site.locks["1.0"] = f"toy-engine==1.0 --hash=sha256:{'0' * 64}\n"
     with pytest.raises(PermanentError, match=r"(?i)hash"):
-        await site.installer.install("toy", "1.0")
+        await site.installer.install("toy", "1.0", report=nothing)
     assert site.homes.installed() == ()
     assert not (site.folder / "toy" / "1.0").exists()
 
@@ -114,7 +114,7 @@ async def test_other_bytes_than_the_lock_says_are_refused_and_leave_nothing(site
 async def test_a_package_that_runs_code_at_every_start_is_refused(site: Site) -> None:
     site.locks["1.0"] = wheel(site.wheels, "1.0", **{"evil.pth": "import os; os.getcwd()\n"})
     with pytest.raises(PermanentError, match=r"evil\.pth"):
-        await site.installer.install("toy", "1.0")
+        await site.installer.install("toy", "1.0", report=nothing)
     assert not (site.folder / "toy" / "1.0").exists()
 
 
@@ -130,7 +130,7 @@ async def test_an_installation_that_was_cut_off_is_made_anew(site: Site) -> None
 
 async def test_what_is_missing_is_said_with_the_way_out(site: Site, spec: Any) -> None:
     with pytest.raises(PermanentError, match="no lock for toy"):
-        await site.installer.install("toy", "9.9")
+        await site.installer.install("toy", "9.9", report=nothing)
     with pytest.raises(StepFailed, match=r"toy 9\.9 is not on this node") as failed:
         await site.homes.resolve(replace(spec(), engine="toy", engine_version="9.9"), nothing)
     assert "llmgw ctl engines install" in failed.value.failure.hint
@@ -143,14 +143,31 @@ async def test_what_is_missing_is_said_with_the_way_out(site: Site, spec: Any) -
 @pytest.mark.parametrize("version", ["..", "../../x", "-rf", ""])
 async def test_a_version_that_is_a_path_is_refused(site: Site, version: str) -> None:
     with pytest.raises(PermanentError):
-        await site.installer.install("toy", version)
+        await site.installer.install("toy", version, report=nothing)
     with pytest.raises(PermanentError):
         await site.installer.remove("toy", version)
 
 
+async def test_the_sites_own_sets_come_first_and_are_told_to_servers(
+    site: Site, tmp_path: Path
+) -> None:
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    site.locks["1.0"] = "toy-engine==9.9 --hash=sha256:" + "0" * 64  # what nobody could install
+    (locks / "toy-1.0.txt").write_text(wheel(site.wheels, "1.0"))
+    (locks / "other-1.0.txt").touch()
+    (locks / "toy-notes.md").touch()
+    site.installer._locks = locks
+    assert [(item.engine, item.version) for item in site.installer.installable()] == [
+        ("toy", "1.0")
+    ]
+    home = await site.installer.ensure("toy", "1.0", nothing)
+    assert version_in(str(home / "bin" / "python")) == "1.0"
+
+
 async def test_an_engine_in_use_is_not_removed(site: Site) -> None:
     site.locks["1.0"] = wheel(site.wheels, "1.0")
-    await site.installer.install("toy", "1.0")
+    await site.installer.install("toy", "1.0", report=nothing)
     site.used.add(("toy", "1.0"))
     with pytest.raises(PermanentError, match="used"):
         await site.installer.remove("toy", "1.0")

@@ -49,7 +49,7 @@ class Cache(WeightCache):
     """A cache in a folder, with room and users as the test says."""
 
     def __init__(self, folder: Path, *given: WeightSource, **fields: Any) -> None:
-        self.users: dict[ShardId, str] = {}
+        self.users: dict[ShardId, frozenset[str]] = {}
         super().__init__(
             folder / "weights",
             sources={source.scheme: source for source in given},
@@ -62,6 +62,7 @@ class Cache(WeightCache):
                 budget_bytes=fields.get("budget"),
             ),
             secrets={},
+            agent=fields.get("agent", "agent-1"),
         )
 
 
@@ -448,7 +449,7 @@ async def test_what_a_shard_uses_is_not_removed(tmp_path: Path) -> None:
     source.gate.set()
     cache = Cache(tmp_path, source)
     path = await cache.ensure("slow:m", report=nothing)
-    cache.users[ShardId("r1.0")] = "slow:m"
+    cache.users[ShardId("r1.0")] = frozenset({"slow:m"})
     with pytest.raises(PermanentError, match=r"r1\.0"):
         await cache.remove("slow:m")
     assert path.exists()
@@ -516,7 +517,7 @@ async def test_what_nothing_uses_makes_room_the_longest_unused_first(tmp_path: P
     cache = Cache(tmp_path, source, budget=100_000)
     for name in ("a", "b"):
         await cache.ensure(f"slow:{name}", report=nothing)
-    cache.users[ShardId("r1.0")] = "slow:a"
+    cache.users[ShardId("r1.0")] = frozenset({"slow:a"})
     await cache.ensure("slow:c", report=nothing)
     assert {item.ref for item in cache.cached()} == {"slow:a", "slow:c"}
 

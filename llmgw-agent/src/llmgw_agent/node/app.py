@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,17 +32,23 @@ from llmgw_agent.node.durable import DiskFull
 from llmgw_agent.node.engines import NodeHomes
 from llmgw_agent.node.hardware.watch import DeviceWatch
 from llmgw_agent.node.host import Host
+from llmgw_agent.node.identity import KeptIdentity, PeerTls
 from llmgw_agent.node.installs import EngineInstaller
 from llmgw_agent.node.inventory import Inventory
+from llmgw_agent.node.link import Abilities
 from llmgw_agent.node.logs import AgentLog, LogBook
 from llmgw_agent.node.outbox import Allegiance, Outbox
 from llmgw_agent.node.statefolder import StateFolder, host_lock_folder
 from llmgw_agent.node.status import ServerLink, StatusFile
 from llmgw_agent.node.supervisor import Supervisor
-from llmgw_agent.node.uplink import Uplink, open_uplink
+from llmgw_agent.node.uplink import Uplink, open_uplink, speaks_tls
+from llmgw_agent.node.weights.admissions import Admissions
 from llmgw_agent.node.weights.cache import WeightCache
+from llmgw_agent.node.weights.peers import PeerWeights
 from llmgw_agent.node.weights.room import Room
+from llmgw_agent.node.weights.sharing import Sharing
 from llmgw_agent.settings import AgentSettings
+from llmgw_agent.wire.frames import WeightsOffer
 
 log = get_logger(__name__)
 
@@ -75,6 +81,7 @@ class Parts:
     commands: CommandHandler
     logs: LogBook
     weights: WeightCache
+    sharing: Sharing | None
     uplink: Uplink | None
 
 
@@ -98,6 +105,9 @@ async def serve(
     try:
         parts = _compose(settings, folder=folder, registry=registry, clock=clock, log=agent_log)
         async with anyio.create_task_group() as group:
+            await group.start(parts.weights.run)
+            if parts.sharing is not None:
+                await group.start(parts.sharing.run)
             await group.start(parts.inventory.run)
             await group.start(parts.supervisor.run)
             await group.start(parts.status.run)
@@ -123,7 +133,13 @@ def _compose(
     node = NodeId(settings.node_id)
     assignments = Assignments(folder.assigned)
     watch = DeviceWatch(registry.probes, our_pids=lambda: supervisor.pids())
-    weights = _weights(settings, folder, registry, assignments)
+    kept = KeptIdentity(folder.identity)
+    if settings.rejoin:
+        kept.forget()
+    weights = _weights(
+        settings, folder, registry, assignments, kept, find=lambda ref: _find(uplink, ref)
+    )
+    sharing = _sharing(settings, weights, kept, clock)
     installer = EngineInstaller(
         folder.engines,
         adapters=registry.engines,
@@ -139,8 +155,10 @@ def _compose(
         version=importlib.metadata.version("llmgw-agent"),
         devices=watch,
         engines=homes.installed,
+        installable=installer.installable,
         weights=weights.cached,
         weights_folder=settings.weights.folder or folder.weights,
+        weights_port=lambda: sharing and sharing.port,
         clock=clock,
     )
     outbox = Outbox(
@@ -181,13 +199,11 @@ def _compose(
     )
     uplink = open_uplink(
         settings,
-        folder=folder,
+        kept=kept,
         outbox=outbox,
         commands=commands,
         assignments=assignments,
-        logs=logs,
-        weights=weights,
-        engines=installer,
+        abilities=Abilities(logs=logs, weights=weights, engines=installer, sharing=sharing),
         clock=clock,
     )
     status = StatusFile(
@@ -207,18 +223,46 @@ def _compose(
         commands=commands,
         logs=logs,
         weights=weights,
+        sharing=sharing,
         uplink=uplink,
     )
 
 
+async def _find(uplink: Uplink | None, ref: str) -> WeightsOffer | None:
+    return None if uplink is None else await uplink.link.find_weights(ref)
+
+
+def _sharing(
+    settings: AgentSettings, weights: WeightCache, kept: KeptIdentity, clock: Clock
+) -> Sharing | None:
+    own = settings.weights
+    if not (own.share and speaks_tls(settings)):
+        return None
+    return Sharing(
+        tls=PeerTls(kept),
+        admissions=Admissions(clock),
+        find=weights.shared,
+        address=settings.data_address,
+        port=own.share_port,
+        connections=own.share_connections,
+        bytes_per_s=own.share_mib_s * (1 << 20),
+    )
+
+
 def _weights(
-    settings: AgentSettings, folder: StateFolder, registry: Plugins, assignments: Assignments
+    settings: AgentSettings,
+    folder: StateFolder,
+    registry: Plugins,
+    assignments: Assignments,
+    kept: KeptIdentity,
+    *,
+    find: Callable[[str], Awaitable[WeightsOffer | None]],
 ) -> WeightCache:
     own = settings.weights
     path = own.folder or folder.weights
 
-    def users() -> dict[ShardId, str]:
-        return {shard: item.spec.weights for shard, item in assignments.all().items()}
+    def users() -> dict[ShardId, frozenset[str]]:
+        return {shard: item.spec.refs for shard, item in assignments.all().items()}
 
     token = own.hub_token
     return WeightCache(
@@ -233,6 +277,12 @@ def _weights(
             budget_bytes=None if own.budget_gib is None else int(own.budget_gib * (1 << 30)),
         ),
         secrets={} if token is None else {"hf": Secret(token.get_secret_value())},
+        agent=folder.uid(),
+        peers=(
+            PeerWeights(find=find, tls=PeerTls(kept), trusts_fleet=own.peers == "fleet")
+            if own.peers != "off" and speaks_tls(settings)
+            else None
+        ),
     )
 
 
@@ -240,11 +290,12 @@ async def _stop_engines(parts: Parts, clock: Clock) -> None:
     """Order every shard to stop, as a server would, and wait until nothing is left."""
     parts.inventory.leave()
     parts.commands.leave()
-    for assigned in tuple(parts.assignments.all().values()):
-        try:
-            parts.assignments.put(replace(assigned, intent=Intent.STOP))
-        except DiskFull as error:
-            log.error("engine cannot be stopped", shard=assigned.spec.id, reason=str(error))
+    async with parts.assignments.turn:
+        for assigned in tuple(parts.assignments.all().values()):
+            try:
+                await parts.assignments.put(replace(assigned, intent=Intent.STOP))
+            except DiskFull as error:
+                log.error("engine cannot be stopped", shard=assigned.spec.id, reason=str(error))
     with anyio.move_on_after(_STOP_LIMIT_S) as limit:
         while not parts.supervisor.is_idle():
             await clock.sleep(_STOP_LOOK_S)

@@ -31,11 +31,13 @@ import msgspec
 
 from llmgw.contracts.engine import EngineAdapter, Installable
 from llmgw.domain.ids import safe_name_problem
+from llmgw.domain.nodes import InstallableEngine
 from llmgw.errors import PermanentError, TransientError
 from llmgw.logs import get_logger
 from llmgw_agent.node.durable import write_atomically
 from llmgw_agent.node.engines import RECORD
 from llmgw_agent.node.host import Report
+from llmgw_agent.node.telling import on_loop
 
 log = get_logger(__name__)
 
@@ -82,9 +84,19 @@ class EngineInstaller:
             return False
         return True
 
-    async def install(self, engine: str, version: str) -> None:
+    def installable(self) -> tuple[InstallableEngine, ...]:
+        """Return what the site has requirement sets for, ordered by engine. May block on a disk."""
+        names = sorted(path.stem for path in self._locks.glob("*.txt")) if self._locks else []
+        return tuple(
+            InstallableEngine(engine=engine, version=name.removeprefix(f"{engine}-"))
+            for engine in sorted(self._adapters)
+            for name in names
+            if name.startswith(f"{engine}-")
+        )
+
+    async def install(self, engine: str, version: str, *, report: Report) -> None:
         """Return once it is installed. Raises PermanentError or TransientError."""
-        await self.ensure(engine, version, lambda _done, _total: None)
+        await self.ensure(engine, version, report)
 
     async def ensure(self, engine: str, version: str, report: Report) -> Path:
         """Return the environment, made if need be; report counts packages.
@@ -97,7 +109,12 @@ class EngineInstaller:
             give_up = threading.Event()
             try:
                 await anyio.to_thread.run_sync(
-                    self._install, home, requirements, report, give_up, abandon_on_cancel=True
+                    self._install,
+                    home,
+                    requirements,
+                    on_loop(report),
+                    give_up,
+                    abandon_on_cancel=True,
                 )
             except OSError as error:
                 raise TransientError(f"{engine} {version} cannot be installed: {error}") from error

@@ -12,7 +12,12 @@ from anyio.abc import TaskStatus
 
 from llmgw.clock import Clock
 from llmgw.domain.ids import NodeId
-from llmgw.domain.nodes import CachedWeights, InstalledEngine, NodeInventory
+from llmgw.domain.nodes import (
+    CachedWeights,
+    InstallableEngine,
+    InstalledEngine,
+    NodeInventory,
+)
 from llmgw.logs import get_logger
 from llmgw_agent.node import processes
 from llmgw_agent.node.hardware import fabric, machine
@@ -39,18 +44,25 @@ class Inventory:
         version: str,
         devices: DeviceWatch,
         engines: Callable[[], tuple[InstalledEngine, ...]],
+        installable: Callable[[], tuple[InstallableEngine, ...]],
         weights: Callable[[], tuple[CachedWeights, ...]],
         weights_folder: Path,
+        weights_port: Callable[[], int | None],
         clock: Clock,
     ) -> None:
-        """engines: may take milliseconds, called on a thread. weights: never waits."""
+        """engines, installable: may take milliseconds, called on a thread. weights: never waits.
+
+        weights_port: where other nodes get them.
+        """
         self._settings = settings
         self._uid = uid
         self._version = version
         self._devices = devices
         self._list_engines = engines
+        self._list_installable = installable
         self._weights = weights
         self._weights_folder = weights_folder
+        self._weights_port = weights_port
         self._clock = clock
         self._boot_id = processes.boot_id()
         self._machine_id = settings.machine or machine.machine_id()
@@ -60,6 +72,7 @@ class Inventory:
             **settings.fabric,
         }
         self._engines = engines()
+        self._installable = installable()
         self._ram_mib, self._available_mib = machine.memory_mib()
         self._disk_free_mib = machine.disk_free_mib(weights_folder)
         self._leaving = False
@@ -87,6 +100,7 @@ class Inventory:
     async def _read(self) -> None:
         await self._devices.read()
         self._engines = await anyio.to_thread.run_sync(self._list_engines)
+        self._installable = await anyio.to_thread.run_sync(self._list_installable)
         self._ram_mib, self._available_mib = machine.memory_mib()
         self._disk_free_mib = machine.disk_free_mib(self._weights_folder)
 
@@ -113,4 +127,6 @@ class Inventory:
             weights=self._weights(),
             capabilities=CAPABILITIES | ({GUARDED} if settings.guards_engines else set()),
             leaving=self._leaving,
+            installable=self._installable,
+            weights_port=self._weights_port(),
         )

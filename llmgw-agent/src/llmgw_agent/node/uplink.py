@@ -14,14 +14,11 @@ from llmgw.domain.ids import NodeId
 from llmgw_agent.node.assignments import Assignments
 from llmgw_agent.node.commands import CommandHandler
 from llmgw_agent.node.identity import KeptIdentity, NodeCredentials, TokenSource
-from llmgw_agent.node.link import Abilities, Engines, Link
-from llmgw_agent.node.logs import LogBook
+from llmgw_agent.node.link import Abilities, Link
 from llmgw_agent.node.outbox import Outbox
-from llmgw_agent.node.statefolder import StateFolder
 from llmgw_agent.node.status import ServerLink
-from llmgw_agent.node.weights.cache import WeightCache
 from llmgw_agent.settings import AgentSettings
-from llmgw_agent.wire.addresses import ServerAddress, parse_servers
+from llmgw_agent.wire.addresses import ServerAddress, TcpAddress, parse_servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,31 +54,32 @@ class _Rejoining:
     def foreign_cluster(self, cluster_id: str) -> str | None:
         return self._assignments.foreign_cluster(cluster_id) if self._decided else None
 
-    def join(self, cluster_id: str) -> None:
+    async def join(self, cluster_id: str) -> None:
         anew = not self._decided and self._assignments.cluster_id != cluster_id
-        self._assignments.join(cluster_id, anew=anew)
+        await self._assignments.join(cluster_id, anew=anew)
         self._decided = True
+
+
+def speaks_tls(settings: AgentSettings) -> bool:
+    """Whether this node has a certificate, or will: a socket file needs none."""
+    servers = parse_servers(",".join(settings.servers)) if settings.servers else ()
+    return any(isinstance(server, TcpAddress) for server in servers)
 
 
 def open_uplink(
     settings: AgentSettings,
     *,
-    folder: StateFolder,
+    kept: KeptIdentity,
     outbox: Outbox,
     commands: CommandHandler,
     assignments: Assignments,
-    logs: LogBook,
-    weights: WeightCache,
-    engines: Engines | None,
+    abilities: Abilities,
     clock: Clock,
 ) -> Uplink | None:
     """Return the way up, None if no server is named: then what is assigned is kept running."""
     if not settings.servers:
         return None
     servers = parse_servers(",".join(settings.servers))
-    kept = KeptIdentity(folder.identity)
-    if settings.rejoin:
-        kept.forget()
     credentials = NodeCredentials(
         node=NodeId(settings.node_id),
         kept=kept,
@@ -97,7 +95,7 @@ def open_uplink(
         outbox=outbox,
         commands=commands,
         membership=_Rejoining(assignments) if settings.rejoin else assignments,
-        abilities=Abilities(logs=logs, weights=weights, engines=engines),
+        abilities=abilities,
         clock=clock,
     )
     return Uplink(link=link, credentials=credentials, servers=servers)

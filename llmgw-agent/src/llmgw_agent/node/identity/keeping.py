@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -27,6 +27,15 @@ class _Document:
     ca_bundle: str = ""
     cluster_id: str = ""
     pool: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityPem:
+    """What proves this node, and whom it believes. All PEM."""
+
+    key: str = field(repr=False)
+    chain: str
+    authorities: str
 
 
 class KeptIdentity:
@@ -99,6 +108,16 @@ class KeptIdentity:
             root_certificates=document.ca_bundle.encode(),
             private_key=document.key.encode(),
             certificate_chain=document.certificate_chain.encode(),
+        )
+
+    @property
+    def pem(self) -> IdentityPem | None:
+        """What other nodes are shown; None: there is no certificate."""
+        document = self._document
+        if self._leaf is None:
+            return None
+        return IdentityPem(
+            key=document.key, chain=document.certificate_chain, authorities=document.ca_bundle
         )
 
     def take(self, key: ec.EllipticCurvePrivateKey, grant: pb.CertificateGrant) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmgw.contracts.dispatch import LogSource, WeightsEntry
+from llmgw.domain.ids import NodeId
+from llmgw_agent.node.host import Report
 
 
 class Logs(Protocol):
@@ -27,7 +29,7 @@ class Weights(Protocol):
 
     async def entries(self) -> tuple[WeightsEntry, ...]: ...
 
-    async def pull(self, ref: str) -> None:
+    async def pull(self, ref: str, *, report: Report) -> None:
         """Return once they are there and verified; may be cancelled, and resumed by another."""
         ...
 
@@ -37,9 +39,17 @@ class Weights(Protocol):
 class Engines(Protocol):
     """The node's installed engines. All raise PermanentError or TransientError."""
 
-    async def install(self, engine: str, version: str) -> None: ...
+    async def install(self, engine: str, version: str, *, report: Report) -> None: ...
 
     async def remove(self, engine: str, version: str) -> None: ...
+
+
+class Sharing(Protocol):
+    """Gives this node's weights to other nodes."""
+
+    def admit(self, node: NodeId, manifest: str, *, for_s: float) -> None:
+        """Let a node have the weights of this manifest, for so long from now on."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +59,4 @@ class Abilities:
     logs: Logs | None = None
     weights: Weights | None = None
     engines: Engines | None = None
+    sharing: Sharing | None = None

@@ -8,7 +8,9 @@ from collections import deque
 import anyio
 import grpc.aio
 
+from llmgw.domain.replicas import Progress
 from llmgw.errors import NotAvailable, PermanentError, TransientError
+from llmgw_agent.node.host import Report
 from llmgw_agent.node.link.abilities import Abilities
 from llmgw_agent.wire.codec import encode_bulk
 from llmgw_agent.wire.codec.scalars import raw
@@ -33,7 +35,7 @@ from llmgw_agent.wire.frames import (
 )
 from llmgw_agent.wire.service import Stub
 
-_WORKING_EVERY_S = 3.0  # a third of what a server waits for a sign of life
+_WORKING_EVERY_S = 1.0  # a tenth of what a server waits for a sign of life; progress goes with it
 _BATCH_BYTES = 128 << 10
 _LINE_BYTES = 64 << 10
 _CUT = " […cut]".encode()
@@ -64,6 +66,7 @@ class _Outgoing:
         self._lines: deque[bytes] = deque()
         self._dropped = 0
         self._frames: deque[BulkFrame] = deque()
+        self._progress: Progress | None = None
         self._filled = anyio.Event()
 
     def put_line(self, line: str) -> None:
@@ -80,6 +83,14 @@ class _Outgoing:
         self._frames.append(frame)
         self._filled.set()
 
+    def reporter(self, what: str, unit: str) -> Report:
+        """Return a report whose newest word goes with the next sign of life."""
+
+        def report(done: float, total: float | None) -> None:
+            self._progress = Progress(what=what, done=done, total=total, unit=unit)
+
+        return report
+
     async def get(self, limit_s: float) -> BulkFrame:
         """Return the next frame; BulkWorking if there is none within the limit."""
         if not self._lines and not self._frames:
@@ -88,7 +99,7 @@ class _Outgoing:
                 await self._filled.wait()
         if self._lines:
             return LogLines(lines=self._batch())
-        return self._frames.popleft() if self._frames else BulkWorking()
+        return self._frames.popleft() if self._frames else BulkWorking(progress=self._progress)
 
     def _batch(self) -> tuple[bytes, ...]:
         batch: list[bytes] = []
@@ -138,11 +149,12 @@ async def _do(ask: Ask, abilities: Abilities, outgoing: _Outgoing) -> None:
         case ListWeights() if weights:
             outgoing.put(WeightsList(entries=await weights.entries()))
         case PullWeights(ref=ref) if weights:
-            await weights.pull(ref)
+            await weights.pull(ref, report=outgoing.reporter("fetching weights", "bytes"))
         case RemoveWeights(ref=ref) if weights:
             await weights.remove(ref)
         case InstallEngine(engine=engine, version=version) if engines:
-            await engines.install(engine, version)
+            report = outgoing.reporter("installing", "packages")
+            await engines.install(engine, version, report=report)
         case RemoveEngine(engine=engine, version=version) if engines:
             await engines.remove(engine, version)
         case _:

@@ -19,14 +19,20 @@ from llmgw.logs import get_logger
 from llmgw_agent.node.link.abilities import Abilities
 from llmgw_agent.node.link.backoff import attempts_after, redial_delay_s
 from llmgw_agent.node.link.lag import LoopLag
-from llmgw_agent.node.link.session import Commands, Ended, LinkSession, Membership, Node
+from llmgw_agent.node.link.orders import Commands, Orders
+from llmgw_agent.node.link.session import Ended, LinkSession, Membership, Node
 from llmgw_agent.node.link.status import Complaint, ServerState, ServerStatus
 from llmgw_agent.node.outbox import Outbox
+from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.addresses import ServerAddress, UnixAddress
+from llmgw_agent.wire.codec import decode_offer
 from llmgw_agent.wire.dialling import secure_channel, socket_channel
-from llmgw_agent.wire.service import Stub
+from llmgw_agent.wire.frames import WeightsOffer
+from llmgw_agent.wire.service import Stub, reason_of
 
 log = get_logger(__name__)
+
+_QUESTION_LIMIT_S = 10.0
 
 
 class Credentials(Protocol):
@@ -70,9 +76,10 @@ class Link:
         self._clock = clock
         self._random = random or Random()  # noqa: S311 # jitter, no secret
         self._lag = LoopLag(clock)
+        self._orders = Orders(commands)
         self._node = Node(
             outbox=outbox,
-            commands=commands,
+            orders=self._orders,
             membership=membership,
             abilities=abilities or Abilities(),
             pool=lambda: credentials.pool,
@@ -84,6 +91,7 @@ class Link:
         # Distinguishes this life of the agent from the last one, whatever the host's boot id.
         self._boot = secrets.token_hex(8)
         self._counter = 0
+        self._stubs: dict[ServerAddress, Stub] = {}  #: of servers with a live session
         self._status = {
             server: ServerStatus(server=str(server), state=ServerState.DIALLING, since=clock.wall())
             for server in self._servers
@@ -93,12 +101,26 @@ class Link:
         """Return how the link to each server stands, in the order given."""
         return tuple(self._status[server] for server in self._servers)
 
+    async def find_weights(self, ref: str) -> WeightsOffer | None:
+        """Return which nodes give weights to this one; None if none does, or no server says."""
+        for server, stub in tuple(self._stubs.items()):
+            try:
+                answer = await stub.find_weights(
+                    pb.WeightsQuestion(ref=ref), timeout=_QUESTION_LIMIT_S
+                )
+            except grpc.aio.AioRpcError as error:
+                log.debug("server names no nodes", server=str(server), reason=reason_of(error))
+                continue
+            return decode_offer(answer)
+        return None
+
     async def run(
         self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Dial until cancelled. Raises PermanentError only if the node may not join at all."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._lag.run)
+            await tasks.start(self._orders.run)
             for server in self._servers:
                 tasks.start_soon(self._keep, server)
             task_status.started()
@@ -139,19 +161,24 @@ class Link:
         async with channel:
             self._counter += 1
             session = SessionId(f"{self._boot}/{self._counter}")
-            return await LinkSession(
-                session,
-                Stub(channel),
-                self._node,
-                welcomed=lambda: self._connected(server, session),
-            ).run()
+            stub = Stub(channel)
+            try:
+                return await LinkSession(
+                    session,
+                    stub,
+                    self._node,
+                    welcomed=lambda: self._connected(server, session, stub),
+                ).run()
+            finally:
+                self._stubs.pop(server, None)
 
     async def _channel(self, server: ServerAddress) -> grpc.aio.Channel:
         if isinstance(server, UnixAddress):
             return socket_channel(server)
         return secure_channel(server, await self._credentials.channel_credentials(server))
 
-    def _connected(self, server: ServerAddress, session: SessionId) -> None:
+    def _connected(self, server: ServerAddress, session: SessionId, stub: Stub) -> None:
+        self._stubs[server] = stub
         self._note(server, ServerState.CONNECTED)
         log.info("connected to the server", server=str(server), session=session)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
@@ -15,7 +16,6 @@ import grpc.aio
 from llmgw.clock import Clock
 from llmgw.domain.commands import (
     AdaptShard,
-    Command,
     DrainShard,
     SleepShard,
     StartShard,
@@ -30,9 +30,11 @@ from llmgw.logs import get_logger
 from llmgw_agent.node.link.abilities import Abilities
 from llmgw_agent.node.link.bulk import answer
 from llmgw_agent.node.link.lag import LoopLag
+from llmgw_agent.node.link.orders import Orders
 from llmgw_agent.node.outbox import Outbox, Subscription
 from llmgw_agent.wire.codec import DownDecoder, encode_up
 from llmgw_agent.wire.frames import (
+    AdmitPeer,
     BulkRequest,
     DownFrame,
     Goodbye,
@@ -56,14 +58,6 @@ _PASSING = (GoodbyeCode.STOPPING, GoodbyeCode.SUPERSEDED, GoodbyeCode.SILENT)
 _MAX_BULK = 32  # answers at a time; a server that asks for more has lost count
 
 
-class Commands(Protocol):
-    """Takes orders."""
-
-    def apply(self, command: Command) -> Rejection | None:
-        """Make the edit durable, or say why not. Safe to repeat."""
-        ...
-
-
 class Membership(Protocol):
     """Knows which cluster the node belongs to."""
 
@@ -71,7 +65,7 @@ class Membership(Protocol):
         """Return why a server of this cluster must not be obeyed; None if it may."""
         ...
 
-    def join(self, cluster_id: str) -> None:
+    async def join(self, cluster_id: str) -> None:
         """Belong to this cluster from now on, if to none yet. Raises TransientError."""
         ...
 
@@ -81,7 +75,7 @@ class Node:
     """What every session shares."""
 
     outbox: Outbox
-    commands: Commands
+    orders: Orders
     membership: Membership
     abilities: Abilities
     pool: Callable[[], str | None]  #: that a join token bound the node to
@@ -184,7 +178,7 @@ class LinkSession:
         while (data := await read_message(call)) is not None:
             try:
                 frame = self._decoder.feed(data)
-                ended = None if frame is None else self._take(frame)
+                ended = None if frame is None else await self._take(frame)
             except UnknownFrame as error:
                 log.warning("frame not understood", session=self._id, what=str(error))
                 self._send(Unsupported(what=str(error)))
@@ -193,10 +187,10 @@ class LinkSession:
                 return ended
         return Ended(reason="the server ended the session")
 
-    def _take(self, frame: DownFrame) -> Ended | None:
+    async def _take(self, frame: DownFrame) -> Ended | None:
         match frame:
             case Welcome():
-                return self._welcome(frame)
+                return await self._welcome(frame)
             case Goodbye():
                 return Ended(reason=frame.message, code=frame.code)
             case _ if self._interval_s is None:
@@ -212,18 +206,24 @@ class LinkSession:
                 | WakeShard()
                 | AdaptShard()
             ):
-                if rejection := self._node.commands.apply(frame):
-                    self._send(rejection)
+                self._node.orders.put(frame, self._refuse)
             case BulkRequest():
                 self._answer(frame)
+            case AdmitPeer():
+                if (sharing := self._node.abilities.sharing) is not None:
+                    sharing.admit(frame.node, frame.manifest, for_s=frame.for_s)
             case Unsupported():
                 log.warning("server does not know what it was sent", what=frame.what)
         return None
 
-    def _welcome(self, welcome: Welcome) -> Ended | None:
+    def _refuse(self, rejection: Rejection) -> None:
+        with suppress(LanesFull):  # the next heartbeat notices, and ends the session
+            self._send(rejection)
+
+    async def _welcome(self, welcome: Welcome) -> Ended | None:
         if reason := self._node.membership.foreign_cluster(welcome.cluster_id):
             return Ended(reason=reason, code=GoodbyeCode.OTHER_CLUSTER)
-        self._node.membership.join(welcome.cluster_id)
+        await self._node.membership.join(welcome.cluster_id)
         self._interval_s = max(0.01, welcome.heartbeat_interval_s)
         self._up_since = self._node.clock.monotonic()
         self._heard()

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from llmgw.contracts.weights import FetchContext
+from llmgw.contracts.weights import FetchContext, FileProof
 from llmgw.errors import PermanentError, TransientError
 from llmgw_agent.node.weights.faults import Gated
+from llmgw_agent.node.weights.verify import is_refused_name
 
 _REF = re.compile(
     r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)@(?P<rev>[\w.-]+)(?:/(?P<pattern>.+))?"
 )
 _WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.gguf")
-_REFUSED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.msgpack", "*.h5", "*.py")
+_FOLDER = "files"
+_PROOF_LIMIT_S = 5.0  # a hub that cannot be reached must not hold up a transfer between nodes
 
 
 class HubSource:
@@ -38,51 +43,90 @@ class HubSource:
         return None
 
     def fetch(self, ref: str, context: FetchContext) -> Path:
+        found = self._read(ref)
+        with _translated(found):
+            from huggingface_hub import snapshot_download
+
+            info = self._info(found, context)
+            wanted = _chosen(info.siblings or (), found["pattern"])
+            sizes = {item.rfilename: int(item.size or 0) for item in wanted}
+            context.reserve(sum(sizes.values()))
+            folder = Path(
+                snapshot_download(
+                    found["repo"],
+                    revision=info.sha,
+                    allow_patterns=list(sizes),
+                    local_dir=context.folder / _FOLDER,
+                    token=self._token(context),
+                    endpoint=self._endpoint,
+                    tqdm_class=_progress(context, sum(sizes.values())),
+                )
+            )
+        _check(folder, sizes)
+        # When each file came, which is another time on each node: only good for resuming.
+        shutil.rmtree(folder / ".cache", ignore_errors=True)
+        files = list(sizes)
+        return folder / files[0] if found["pattern"] and len(files) == 1 else folder
+
+    def proof(self, ref: str, context: FetchContext) -> Mapping[str, FileProof]:
+        found = self._read(ref)
+        with _translated(found):
+            info = self._info(found, context, limit_s=_PROOF_LIMIT_S)
+            return {
+                f"{_FOLDER}/{item.rfilename}": FileProof(
+                    size=item.size,
+                    sha256=item.lfs.sha256 if item.lfs else None,
+                    git_sha1=None if item.lfs else item.blob_id,
+                )
+                for item in _chosen(info.siblings or (), found["pattern"])
+            }
+
+    def _read(self, ref: str) -> re.Match[str]:
         found = _REF.fullmatch(ref)
         if found is None:
             raise PermanentError(self.problem(ref) or ref)
-        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-        from huggingface_hub import HfApi, snapshot_download
-        from huggingface_hub.errors import (
-            GatedRepoError,
-            HfHubHTTPError,
-            LocalEntryNotFoundError,
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
+        return found
+
+    def _info(
+        self, found: re.Match[str], context: FetchContext, limit_s: float | None = None
+    ) -> Any:
+        from huggingface_hub import HfApi
+
+        return HfApi(endpoint=self._endpoint, token=self._token(context)).model_info(
+            found["repo"], revision=found["rev"], files_metadata=True, timeout=limit_s
         )
 
+    def _token(self, context: FetchContext) -> str | None:
         secret = context.secrets.get(self.scheme)
-        token = secret.reveal() if secret else None
-        repo, revision, pattern = found["repo"], found["rev"], found["pattern"]
-        try:
-            info = HfApi(endpoint=self._endpoint, token=token).model_info(
-                repo, revision=revision, files_metadata=True
-            )
-            wanted = _sizes(info.siblings or (), pattern)
-            context.reserve(sum(wanted.values()))
-            folder = snapshot_download(
-                repo,
-                revision=info.sha,
-                allow_patterns=list(wanted),
-                local_dir=context.folder / "files",
-                token=token,
-                endpoint=self._endpoint,
-                tqdm_class=_progress(context, sum(wanted.values())),
-            )
-        except GatedRepoError as error:
-            raise Gated(
-                f"{repo} is gated: accept its terms on the hub and give the agent a token of that "
-                "account (LLMGW_AGENT__WEIGHTS__HUB_TOKEN)"
-            ) from error
-        except (RepositoryNotFoundError, RevisionNotFoundError) as error:
-            raise PermanentError(
-                f"the hub has no {repo} at {revision}, or not for this node's token"
-            ) from error
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError, _transport_error()) as error:
-            raise TransientError(f"the model hub cannot be reached for {repo}: {error}") from error
-        _check(Path(folder), wanted)
-        files = list(wanted)
-        return Path(folder) / files[0] if pattern and len(files) == 1 else Path(folder)
+        return secret.reveal() if secret else None
+
+
+@contextmanager
+def _translated(found: re.Match[str]) -> Iterator[None]:
+    """Import the hub's library and turn its errors into ours."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    repo, revision = found["repo"], found["rev"]
+    try:
+        yield
+    except GatedRepoError as error:
+        raise Gated(
+            f"{repo} is gated: accept its terms on the hub and give the agent a token of that "
+            "account (LLMGW_AGENT__WEIGHTS__HUB_TOKEN)"
+        ) from error
+    except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise PermanentError(
+            f"the hub has no {repo} at {revision}, or not for this node's token"
+        ) from error
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, _transport_error()) as error:
+        raise TransientError(f"the model hub cannot be reached for {repo}: {error}") from error
 
 
 def _transport_error() -> type[Exception]:
@@ -97,17 +141,17 @@ def _transport_error() -> type[Exception]:
     return error
 
 
-def _sizes(siblings: Any, pattern: str | None) -> dict[str, int]:
+def _chosen(siblings: Iterable[Any], pattern: str | None) -> list[Any]:
+    """Return the files that an engine needs, and that run no code."""
     from fnmatch import fnmatch
 
-    sizes = {item.rfilename: int(item.size or 0) for item in siblings}
-    chosen = {
-        name: size
-        for name, size in sizes.items()
-        if (fnmatch(name, pattern) if pattern else any(fnmatch(name, want) for want in _WANTED))
-        and not any(fnmatch(name, refused) for refused in _REFUSED)
-    }
-    if not any(name.endswith((".safetensors", ".gguf")) for name in chosen):
+    chosen = [
+        item
+        for item in siblings
+        if not is_refused_name(name := item.rfilename)
+        and (fnmatch(name, pattern) if pattern else any(fnmatch(name, want) for want in _WANTED))
+    ]
+    if not any(item.rfilename.endswith((".safetensors", ".gguf")) for item in chosen):
         raise PermanentError(
             "the repository has neither safetensors nor GGUF files"
             + (f" that match {pattern!r}" if pattern else "")

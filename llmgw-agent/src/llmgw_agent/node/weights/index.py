@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from llmgw.contracts.weights import FetchContext
+from llmgw.contracts.weights import FetchContext, FileProof
 from llmgw.errors import PermanentError, TransientError
 from llmgw_agent.node.weights.verify import (
     CHUNK_BYTES,
@@ -56,10 +56,8 @@ class IndexSource:
         return None
 
     def fetch(self, ref: str, context: FetchContext) -> Path:
-        found = _REF.fullmatch(ref)
-        if found is None:
-            raise PermanentError(self.problem(ref) or ref)
-        final = context.folder / found["file"].rpartition("/")[2]
+        found = self._read(ref)
+        final = context.folder / _name(found)
         if final.is_file() and sha256_of(final, context) == found["sha256"].lower():
             return final  # an attempt that died just after its last step
         wheels = context.folder / "wheels"
@@ -74,6 +72,21 @@ class IndexSource:
         accept(partial, final, found["sha256"], context)
         shutil.rmtree(wheels, ignore_errors=True)
         return final
+
+    def proof(self, ref: str, context: FetchContext) -> Mapping[str, FileProof]:
+        del context  # the ref itself says it
+        found = self._read(ref)
+        return {_name(found): FileProof(sha256=found["sha256"].lower())}
+
+    def _read(self, ref: str) -> re.Match[str]:
+        found = _REF.fullmatch(ref)
+        if found is None:
+            raise PermanentError(self.problem(ref) or ref)
+        return found
+
+
+def _name(found: re.Match[str]) -> str:
+    return found["file"].rpartition("/")[2]
 
 
 def _download(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 from llmgw.contracts.weights import FetchContext
 from llmgw.errors import PermanentError
+from llmgw_agent.node.weights.below import open_below
 from llmgw_agent.node.weights.faults import Corrupt
-
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+from llmgw_agent.node.weights.verify import is_refused_name
 
 
 class LocalSource:
@@ -47,25 +48,22 @@ class LocalSource:
 
 def _mode(root: Path, path: Path) -> int:
     """Return what lies at `path`, reached from `root` without following any link."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    here = os.open(root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
-        for part in path.relative_to(root).parts:
-            below = os.open(part, flags, dir_fd=here)
-            os.close(here)
-            here = below
-        return os.fstat(here).st_mode
+        found = open_below(root, path.relative_to(root).parts)
     except FileNotFoundError:
         raise PermanentError(f"{path} does not exist on this node") from None
     except OSError as error:
-        why = "is, or lies behind, a link" if error.errno == 40 else str(error.strerror)  # ELOOP
+        is_link = error.errno == errno.ELOOP
+        why = "is, or lies behind, a link" if is_link else str(error.strerror)
         raise PermanentError(f"{path} {why}: give the path that it leads to") from error
+    try:
+        return os.fstat(found).st_mode
     finally:
-        os.close(here)
+        os.close(found)
 
 
 def _check_file(path: Path) -> None:
-    if path.suffix in _PICKLES:
+    if is_refused_name(path.name):
         raise PermanentError(f"{path} is a pickle, which can run code: use safetensors or GGUF")
     if path.suffix == ".gguf":
         with path.open("rb") as file:

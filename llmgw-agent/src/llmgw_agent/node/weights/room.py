@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from llmgw_agent.node.weights.faults import NoRoom
@@ -56,9 +57,18 @@ class Room:
         free = usage.f_bavail * usage.f_frsize
         if self._budget is None:
             return free
-        taken = sum(
-            item.stat().st_size
-            for item in self._folder.rglob("*")
-            if item.is_file() and not item.is_symlink()
-        )
-        return min(free, self._budget - taken + self._reserve)
+        return min(free, self._budget - bytes_below(self._folder) + self._reserve)
+
+
+def bytes_below(folder: Path) -> int:
+    """Return the bytes of all files; those that others remove meanwhile count or do not.
+
+    What links lead to is not ours.
+    """
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found = os.lstat(os.path.join(root, name))  # noqa: PTH118 -- a walk over thousands
+                total += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return total

@@ -14,7 +14,13 @@ from llmgw_agent.node.durable import DiskFull
 from llmgw_agent.node.weights.faults import Corrupt
 
 CHUNK_BYTES = 1 << 20
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+_RUNS_CODE = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5", ".py")
+
+
+def is_refused_name(name: str) -> bool:
+    """Whether a file of this name is a pickle, or another kind that can run code when loaded."""
+    return name.endswith(_RUNS_CODE)
 
 
 def is_sha256(text: str) -> bool:
@@ -50,15 +56,16 @@ def append_pieces(
         into.flush()
         os.fsync(into.fileno())
     except OSError as error:
-        if error.errno in _FULL:
-            raise DiskFull(_full(into, total), retry_after_s=60.0) from error
+        if error.errno in IS_FULL:
+            missing = None if total is None else max(0, total - into.tell())
+            raise DiskFull(full_disk(Path(into.name), missing), retry_after_s=60.0) from error
         raise
 
 
-def _full(into: IO[bytes], total: int | None) -> str:
-    where = Path(into.name)
+def full_disk(where: Path, missing: int | None) -> str:
+    """Say that there is no room for a file. missing: bytes; None: not known."""
     usage = os.statvfs(where.parent)
-    need = "an unknown number of" if total is None else f"{max(0, total - into.tell()):,}"
+    need = "an unknown number of" if missing is None else f"{missing:,}"
     return (
         f"no room on the disk for {where.name}: needs {need} bytes more, "
         f"{usage.f_bavail * usage.f_frsize:,} are free"

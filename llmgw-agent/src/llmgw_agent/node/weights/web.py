@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from llmgw.contracts.weights import FetchContext
+from llmgw.contracts.weights import FetchContext, FileProof
 from llmgw.domain.ids import safe_name_problem
 from llmgw.errors import PermanentError, TransientError
 from llmgw_agent.node.weights.verify import (
@@ -54,6 +54,11 @@ class WebSource:
             return final  # an attempt that died just after its last step
         self._download(ref.partition("#")[0], partial, context)
         return accept(partial, final, sha256, context)
+
+    def proof(self, ref: str, context: FetchContext) -> Mapping[str, FileProof]:
+        del context  # the ref itself says it
+        sha256 = urlsplit(ref).fragment.removeprefix("sha256=").lower()
+        return {_file_name(ref): FileProof(sha256=sha256)}
 
     def _download(self, url: str, partial: Path, context: FetchContext) -> None:
         import httpx

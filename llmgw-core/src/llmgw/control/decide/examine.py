@@ -33,6 +33,16 @@ def has_engine(account: NodeAccount, need: Need) -> bool:
     return any(_is(engine, need) for engine in account.inventory.engines)
 
 
+def _can_install(account: NodeAccount, need: Need) -> bool:
+    """Return whether the node can install it by itself: its adapter or the site has a lock."""
+    if need.engine is not None and need.engine.installable:
+        return True
+    return any(
+        (item.engine, item.version) == (need.profile.engine, need.profile.version)
+        for item in account.inventory.installable
+    )
+
+
 def _is(engine: InstalledEngine, need: Need) -> bool:
     return engine.engine == need.profile.engine and need.profile.version in (None, engine.version)
 
@@ -135,7 +145,7 @@ def _refused_node(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
             have=", ".join(sorted(accounts.snapshot.engines)) or "no engine",
             hint=f"pip install llmgw-engine-{profile.engine}",
         )
-    if not has_engine(account, need) and not need.engine.installable:
+    if not has_engine(account, need) and not _can_install(account, need):
         wanted = profile.engine + (f" {profile.version}" if profile.version else "")
         present = ", ".join(f"{item.engine} {item.version}" for item in inventory.engines)
         return refusal(
@@ -145,7 +155,8 @@ def _refused_node(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
             f"{name} has no {wanted} and cannot install it by itself",
             wants=wanted,
             have=present or "no engine",
-            hint=f"install {wanted} on {name}, or name its program with `command`",
+            hint=f"llmgw ctl engines install {name} {profile.engine} VERSION, or name its program "
+            "with `command`",
         )
     if (avoidance := need.avoided.get(account.id)) is not None:
         left = format_duration(avoidance.until - accounts.snapshot.now)

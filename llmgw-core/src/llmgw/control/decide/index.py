@@ -67,6 +67,8 @@ class FleetIndex:
         for engine in inventory.engines:
             versions = ((engine.engine, None), (engine.engine, engine.version))
             self._list(account, self.engines, versions)
+        for item in inventory.installable:
+            self._list(account, self.engines, ((item.engine, item.version),))
         self._list(account, self.weights, [weights.ref for weights in inventory.weights])
         self._list(account, self.models, [key for key, count in account.models.items() if count])
         self._recount(account)
