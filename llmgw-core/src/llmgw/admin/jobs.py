@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from llmgw.clock import Clock
+from llmgw.contracts.dispatch import Heard
 from llmgw.domain.ids import NodeId
+from llmgw.domain.replicas import Progress
 from llmgw.errors import LlmgwError
 
 
@@ -26,6 +29,7 @@ class Job:
     began_at: float  #: Unix seconds
     ended_at: float | None = None
     problem: str = ""  #: why it failed, in one line
+    progress: Progress | None = None  #: how far it is, or was
 
     @property
     def state(self) -> str:
@@ -49,8 +53,8 @@ class Jobs:
     @contextmanager
     def running(
         self, node: NodeId, kind: str, subject: str, *, who: str, clock: Clock
-    ) -> Iterator[None]:
-        """Note a job as running, and how it ended. What it raises goes on."""
+    ) -> Iterator[Heard]:
+        """Note a job as running, how far it is and how it ended. What it raises goes on."""
         self._count += 1
         number = self._count
         job = Job(
@@ -60,12 +64,19 @@ class Jobs:
         while len(self._jobs) > self._keep:
             del self._jobs[next(iter(self._jobs))]
         problem = "given up before its end"
+
+        def heard(progress: Progress) -> None:
+            self._change(number, progress=progress)
+
         try:
-            yield
+            yield heard
             problem = ""
         except LlmgwError as error:
             problem = str(error).strip().partition("\n")[0] or type(error).__name__
             raise
         finally:
-            if number in self._jobs:
-                self._jobs[number] = replace(job, ended_at=clock.wall(), problem=problem)
+            self._change(number, ended_at=clock.wall(), problem=problem)
+
+    def _change(self, number: int, **fields: Any) -> None:
+        if number in self._jobs:
+            self._jobs[number] = replace(self._jobs[number], **fields)

@@ -45,6 +45,8 @@ class LogSourcesReply(Reply):
 class WeightsReply(Reply):
     ref: str
     size_bytes: int
+    total_bytes: int | None = None
+    """When whole, of a download that knows it."""
     state: str
     used_by: tuple[str, ...] = ()
 
@@ -91,6 +93,10 @@ class JobReply(Reply):
     """`running`, `done` or `failed`."""
     problem: str = ""
     """Why it failed, in one line."""
+    progress: str = ""
+    """E.g. `fetching weights 1.2 of 4.0 GiB`."""
+    progress_done: float | None = None
+    progress_total: float | None = None
     began_at: float
     ended_at: float | None = None
 

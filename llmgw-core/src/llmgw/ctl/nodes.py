@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from llmgw.ctl.session import CtlCommand, ListingGroup, Session, pass_session
 from llmgw.domain.units import parse_duration
+
+if TYPE_CHECKING:
+    from llmgw.adminapi.work import WeightsReply
 
 
 class Duration(click.ParamType[float]):
@@ -171,12 +174,12 @@ def list_weights(session: Session, node: str) -> None:
     def text() -> str:
         from llmgw.adminapi.work import NodeWeightsReply
         from llmgw.ctl.client import parse
-        from llmgw.ctl.render import size, table
+        from llmgw.ctl.render import table
 
         return table(
             ["WEIGHTS", "SIZE", "STATE", "USED BY"],
             (
-                [item.ref, size(item.size_bytes), item.state, item.used_by]
+                [item.ref, _part(item), item.state, item.used_by]
                 for item in parse(NodeWeightsReply, raw).weights
             ),
         )
@@ -189,11 +192,12 @@ def list_weights(session: Session, node: str) -> None:
 @click.argument("ref")
 @pass_session
 def pull(session: Session, node: str, ref: str) -> None:
-    """Have NODE fetch REF; `list` shows how far it is."""
-    from llmgw.ctl.client import escape
+    """Have NODE fetch REF, from another node that has it or from its source; wait until it is there.
 
-    raw = session.client.send("POST", f"/nodes/{escape(node)}/weights", {"ref": ref})
-    session.show(raw, lambda: f"{node} fetches {ref}; see `llmgw ctl weights list {node}`")
+    Ctrl-C ends the waiting, not the fetching.
+    """
+    raw = _have_done(session, node, "weights", ref, {"ref": ref})
+    session.show(raw, lambda: f"{ref} is on {node}")
 
 
 @weights.command(
@@ -246,12 +250,13 @@ def list_engines(session: Session, node: str) -> None:
 @click.argument("version")
 @pass_session
 def install(session: Session, node: str, engine: str, version: str) -> None:
-    """Have NODE install an engine, beside those that it has."""
-    from llmgw.ctl.client import escape
+    """Have NODE install an engine, beside those that it has; wait until it is done.
 
+    Ctrl-C ends the waiting, not the installation.
+    """
     body = {"engine": engine, "version": version}
-    raw = session.client.send("POST", f"/nodes/{escape(node)}/engines", body)
-    session.show(raw, lambda: f"{node} installs {engine} {version}")
+    raw = _have_done(session, node, "engines", f"{engine} {version}", body)
+    session.show(raw, lambda: f"{engine} {version} is on {node}")
 
 
 @engines.command("remove", cls=CtlCommand, examples=["llmgw ctl engines remove gpu-01 vllm 0.32.0"])
@@ -266,3 +271,35 @@ def remove_engine(session: Session, node: str, engine: str, version: str) -> Non
     path = f"/nodes/{escape(node)}/engines/{escape(engine)}/{escape(version)}"
     raw = session.client.send("DELETE", path)
     session.show(raw, lambda: f"{engine} {version} is gone from {node}")
+
+
+def _have_done(
+    session: Session, node: str, what: str, subject: str, body: Mapping[str, str]
+) -> str:
+    """Ask for long work on a node, and return the answer when it is done."""
+    from llmgw.adminapi.work import ProgressReply
+    from llmgw.ctl.client import escape
+    from llmgw.ctl.waiting import wait_for
+
+    client = session.client
+
+    def look() -> str:
+        jobs = client.read(ProgressReply, "/progress").jobs
+        return next(
+            (
+                job.progress
+                for job in jobs
+                if (job.node, job.subject, job.state) == (node, subject, "running")
+            ),
+            "",
+        )
+
+    path = f"/nodes/{escape(node)}/{what}"
+    return wait_for(lambda: client.send("POST", path, body, is_long=True), look)
+
+
+def _part(item: WeightsReply) -> str:
+    from llmgw.ctl.render import size
+
+    whole = "" if item.total_bytes is None else f" of {size(item.total_bytes)}"
+    return f"{size(item.size_bytes)}{whole}"

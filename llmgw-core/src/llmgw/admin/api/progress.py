@@ -121,6 +121,9 @@ def _job(job: Job) -> JobReply:
         who=job.who,
         state=job.state,
         problem=job.problem,
+        progress=progress_text(job.progress),
+        progress_done=job.progress.done if job.progress else None,
+        progress_total=job.progress.total if job.progress else None,
         began_at=job.began_at,
         ended_at=job.ended_at,
     )

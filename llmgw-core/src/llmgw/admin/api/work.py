@@ -23,7 +23,7 @@ from llmgw.adminapi.work import (
     WeightsReply,
     WeightsRequest,
 )
-from llmgw.contracts.dispatch import EngineInstaller, LogReader, WeightManager
+from llmgw.contracts.dispatch import EngineInstaller, Heard, LogReader, WeightManager
 from llmgw.domain.ids import NodeId
 from llmgw.errors import NotAvailable
 from llmgw.store.nodes import KnownNode
@@ -151,7 +151,11 @@ async def weights(call: Call) -> NodeWeightsReply:
     return NodeWeightsReply(
         weights=tuple(
             WeightsReply(
-                ref=item.ref, size_bytes=item.size_bytes, state=item.state, used_by=item.used_by
+                ref=item.ref,
+                size_bytes=item.size_bytes,
+                total_bytes=item.total_bytes,
+                state=item.state,
+                used_by=item.used_by,
             )
             for item in entries
         )
@@ -160,9 +164,9 @@ async def weights(call: Call) -> NodeWeightsReply:
 
 async def pull_weights(call: Call) -> Changed:
     ref = call.body_as(WeightsRequest).ref
-    with _job(call, "weights", ref):
+    with _job(call, "weights", ref) as heard:
         id_ = find_node(call).record.id
-        await _weight_manager(call).pull_weights(id_, ref)
+        await _weight_manager(call).pull_weights(id_, ref, heard=heard)
     return _done("weights_pulled", id_, ref)
 
 
@@ -174,9 +178,11 @@ async def remove_weights(call: Call) -> Changed:
 
 async def install_engine(call: Call) -> Changed:
     request = call.body_as(EngineRequest)
-    with _job(call, "engine", f"{request.engine} {request.version}"):
+    with _job(call, "engine", f"{request.engine} {request.version}") as heard:
         id_ = find_node(call).record.id
-        await _engine_installer(call).install_engine(id_, request.engine, request.version)
+        await _engine_installer(call).install_engine(
+            id_, request.engine, request.version, heard=heard
+        )
     return _done("engine_installed", id_, f"{request.engine} {request.version}")
 
 
@@ -186,7 +192,7 @@ async def remove_engine(call: Call) -> Changed:
     return _done("engine_removed", id_, f"{engine} {version}")
 
 
-def _job(call: Call, kind: str, subject: str) -> AbstractContextManager[None]:
+def _job(call: Call, kind: str, subject: str) -> AbstractContextManager[Heard]:
     node, parts = NodeId(call.path("node")), call.parts
     return parts.jobs.running(node, kind, subject, who=call.caller.name, clock=parts.clock)
 
