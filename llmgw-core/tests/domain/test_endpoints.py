@@ -9,6 +9,7 @@ import pytest
 
 from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId, ModelName
+from llmgw.domain.roles import Role
 from llmgw.domain.secret import Secret
 
 KNOWN = Endpoint(id=EndpointId("e"), url="http://10.0.0.7:8000", models=(ModelName("m"),))
@@ -32,6 +33,8 @@ OTHER: dict[str, Any] = {
     "replica": "r1",
     "draining": True,
     "adapters": {"sql": "sql"},
+    "role": Role.DECODE,
+    "meeting_port": 8998,
 }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from llmgw.contracts.engine import EngineAdapter
+from llmgw.contracts.engine import EngineAdapter, LoadsAdapters
 from llmgw.contracts.pairing import Pairs
 from llmgw.contracts.weights import WeightSource
-from llmgw.domain.catalog import Model, name_conflicts
+from llmgw.domain.catalog import Model, Profile, name_conflicts
 from llmgw.errors import Problem
 
 
@@ -47,16 +47,34 @@ def catalog_problems(
                 if profile.role is not None and not isinstance(adapter, Pairs):
                     message = f"{profile.engine} computes whole requests only"
                     problems.append(Problem(path=f"{path}.role", message=message))
-            scheme = profile.weights.partition(":")[0]
-            source = sources.get(scheme)
-            if source is not None and (problem := source.problem(profile.weights)):
-                problems.append(Problem(path=f"{path}.weights", message=problem))
-            elif sources and source is None:
-                known = ", ".join(sorted(sources))
-                problems.append(
-                    Problem(
-                        path=f"{path}.weights",
-                        message=f"unknown source {scheme!r}; installed: {known}",
-                    )
-                )
+                if message := _adapters_problem(profile, adapter):
+                    problems.append(Problem(path=f"{path}.adapters", message=message))
+            refs = [("weights", profile.weights)]
+            refs += [(f"adapters[{i}].weights", a.weights) for i, a in enumerate(profile.adapters)]
+            for place, ref in refs:
+                if message := _ref_problem(ref, sources):
+                    problems.append(Problem(path=f"{path}.{place}", message=message))
     return tuple(problems)
+
+
+def _adapters_problem(profile: Profile, engine: EngineAdapter) -> str:
+    """Return why these engines cannot have the profile's adapters; "" if they can."""
+    if not profile.adapters:
+        return ""
+    if not isinstance(engine, LoadsAdapters):
+        return f"{profile.engine} loads no adapters while it serves"
+    if profile.role is not None:
+        return "are not for profiles with a role"
+    if profile.nodes > 1:
+        return "need `nodes: 1`: each rank would look for them in the same folder of its own node"
+    return ""
+
+
+def _ref_problem(ref: str, sources: Mapping[str, WeightSource]) -> str:
+    scheme = ref.partition(":")[0]
+    source = sources.get(scheme)
+    if source is not None:
+        return source.problem(ref) or ""
+    if not sources:
+        return ""
+    return f"unknown source {scheme!r}; installed: {', '.join(sorted(sources))}"

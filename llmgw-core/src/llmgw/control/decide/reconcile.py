@@ -11,8 +11,8 @@ from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.eviction import propose_eviction
 from llmgw.control.decide.leaving import Step, leave, rest
 from llmgw.control.decide.memory import Memory
-from llmgw.control.decide.parts import key_of, named, parts_of, share_out
 from llmgw.control.decide.order import count_by_profile, in_turn, urgency, worth
+from llmgw.control.decide.parts import key_of, named, parts_of, share_out
 from llmgw.control.decide.placement import Placer, place_model
 from llmgw.control.decide.roles import (
     Roles,
@@ -29,11 +29,13 @@ from llmgw.control.decide.snapshot import (
     ReplicaRecord,
     Setback,
 )
+from llmgw.control.decide.specs import wanted_adapters
 from llmgw.control.decide.targets import is_stale, is_wanted, target_of
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import ModelName, NodeId, ReplicaId, replica_id
 from llmgw.domain.plans import (
     Action,
+    AdaptReplica,
     Plan,
     Refusal,
     StartReplica,
@@ -41,6 +43,9 @@ from llmgw.domain.plans import (
     WakeReplica,
 )
 from llmgw.domain.replicas import FailureCause, ReplicaState
+
+#: That an agent announces, if it takes `AdaptShard`.
+ADAPTS = "adapters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +157,7 @@ class _Pass:
             self._give_up(record)
         for record in roles.fresh:
             self._repeat_start(record)
+            self._adapt(model, record)
         self._keep_asleep(model, roles)
         target = target_of(self.snapshot, model, roles)
         if target.pressure != Pressure():
@@ -390,6 +396,23 @@ class _Pass:
                     because=record.order.because,
                 )
             )
+
+    def _adapt(self, model: Model, record: ReplicaRecord) -> None:
+        """Order adapters that differ from the profile's; a gang has none."""
+        node, spec = record.shards[0]
+        profile, report = model.profile(spec.profile), record.reports.get(spec.id)
+        if profile is None or report is None or not (profile.adapters or report.spec.adapters):
+            return
+        known = self.snapshot.nodes.get(node)
+        if known is None or (inventory := known.inventory) is None:
+            return
+        wanted = wanted_adapters(profile)
+        if report.spec.adapters == wanted or ADAPTS not in inventory.capabilities:
+            return
+        names = ", ".join(item.name for item in wanted) or "none"
+        because = f"the profile's adapters are {names}"
+        self.actions.append(AdaptReplica(replica=record.id, adapters=wanted, because=because))
+        self.waits.append(self.snapshot.limits.resend_after)
 
     def _forget_waiters(self, model: Model, parts: Sequence[Roles]) -> None:
         wanted = self.snapshot.wanted.get(model.name)
