@@ -156,11 +156,12 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """CPU time of the router beside the proxies that are installed; arguments go to bench/run.py."""
+    """The router beside the proxies that are installed, and its limits; arguments are run.py's."""
     install(session, tools=None)
     session.run("make", "-s", "-C", "bench", external=True)
     session.run("python", "bench/run.py", *session.posargs)
     session.run("python", "bench/choosing.py")
+    session.run("python", "bench/limits.py")
 
 
 @nox.session

@@ -1,9 +1,11 @@
 /* A load generator: closed loops of requests, or open streams, counted and timed.
  *
  *   load PORT -c CONNECTIONS -t SECONDS [-w SECONDS] [-s EVENTS] [-p PROMPT_BYTES] [-k KEY]
+ *        [-r RATE]
  *
- * One thread, epoll, 127.0.0.1 only. Each connection asks again as soon as it has its answer.
- * With -s each request is a stream of so many events. After a warm-up (-w, 0.5 s) it prints
+ * One thread, epoll, 127.0.0.1 only. Each connection asks again as soon as it has its answer;
+ * with -r they ask RATE times a second together, as far as any of them is free. With -s each
+ * request is a stream of so many events. After a warm-up (-w, 0.5 s) it prints
  * `start`, and at the end one line of JSON: what came in between, errors, and percentiles of
  * latency (of gaps between reads, for streams) in microseconds. */
 #define _GNU_SOURCE
@@ -15,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,7 +29,9 @@ struct loop {
     size_t have;
 };
 
-static int port, is_stream;
+static int port, is_stream, rate;
+static struct loop **idle; /* with a rate: those whose turn has not come */
+static int idles;
 static char *request;
 static size_t request_size;
 static uint64_t answers, events, errors;
@@ -74,7 +79,8 @@ static void finish(struct loop *l)
 {
     answers++;
     if (!is_stream) note(now_us() - l->since);
-    ask(l);
+    if (rate) idle[idles++] = l;
+    else ask(l);
 }
 
 static void fail(struct loop *l, int loop_fd)
@@ -153,6 +159,7 @@ int main(int count, char **words)
         case 's': stream_events = atoi(words[i + 1]); break;
         case 'p': prompt = atoi(words[i + 1]); break;
         case 'k': key = words[i + 1]; break;
+        case 'r': rate = atoi(words[i + 1]); break;
     }
     is_stream = stream_events > 0;
     times = malloc(times_room * sizeof *times);
@@ -172,7 +179,17 @@ int main(int count, char **words)
         epoll_ctl(loop_fd, EPOLL_CTL_ADD, loops[i].fd, &(struct epoll_event){.events = EPOLLIN, .data.ptr = &loops[i]});
     }
     uint64_t start = now_us() + warm_up * 1e6, end = start + seconds * 1e6, now;
-    for (int i = 0; i < connections; i++) ask(&loops[i]);
+    int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    idle = malloc(connections * sizeof *idle);
+    for (int i = 0; i < connections; i++) {
+        if (rate) idle[idles++] = &loops[i];
+        else ask(&loops[i]);
+    }
+    if (rate) {
+        struct timespec every = {.tv_nsec = 1000000000 / rate};
+        timerfd_settime(timer, 0, &(struct itimerspec){every, every}, NULL);
+        epoll_ctl(loop_fd, EPOLL_CTL_ADD, timer, &(struct epoll_event){.events = EPOLLIN});
+    }
     while ((now = now_us()) < end) {
         if (!is_warm && now >= start) {
             is_warm = 1;
@@ -182,7 +199,12 @@ int main(int count, char **words)
         }
         struct epoll_event ready[512];
         int many = epoll_wait(loop_fd, ready, 512, 10);
-        for (int i = 0; i < many; i++) take(ready[i].data.ptr, loop_fd);
+        for (int i = 0; i < many; i++) {
+            uint64_t turns;
+            if (ready[i].data.ptr) take(ready[i].data.ptr, loop_fd);
+            else if (read(timer, &turns, sizeof turns) == sizeof turns)
+                while (turns-- && idles) ask(idle[--idles]);
+        }
     }
     qsort(times, timed, sizeof *times, by_size);
     printf("{\"seconds\":%.3f,\"answers\":%lu,\"events\":%lu,\"errors\":%lu,\"p50_us\":%u,\"p99_us\":%u}\n",

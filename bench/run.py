@@ -1,6 +1,6 @@
 """Measure the router beside whichever proxies are installed, and print one table.
 
-    python bench/run.py [--rounds 3] [--seconds 2] [--targets direct,nginx,haproxy,llmgw]
+    python bench/run.py [--rounds 3] [--seconds 2] [--targets nginx,llmgw]
     python bench/run.py --loads 'request, 64' --targets nginx,envoy,smg,llmgw
 
 Proxies are looked for on PATH and in $PEERS (`python -m venv $PEERS/smg; $PEERS/smg/bin/pip
@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import statistics
 import subprocess
 import sys
@@ -116,6 +117,7 @@ class Load:
     events: int = 0
     interval_ms: int = 20
     prompt: int = 512
+    rate: int = 0  #: requests a second; 0: as many as there is time for
 
 
 LOADS = (
@@ -126,6 +128,19 @@ LOADS = (
     Load("1 MB prompt, 16", 16, prompt=1024 * 1024),
     Load("chunk, 256 x 50 ms", 256, events=100_000, interval_ms=50),
     Load("chunk, 1000 x 20 ms", 1000, events=100_000, interval_ms=20),
+)
+
+TARGETS = ("direct", "nginx", "haproxy", "envoy", "smg", "llmgw", "llmgw:prefix", "llmgw-asyncio")
+AIMS = (
+    ("request, 64", "smg", 0.35),
+    ("request, 64", "envoy", 0.65),
+    ("request, 64", "nginx", 2.2),
+    ("chunk, 256 x 50 ms", "smg", 1.0),
+    ("chunk, 256 x 50 ms", "nginx", 1.3),
+    ("chunk, 1000 x 20 ms", "smg", 1.0),
+    ("chunk, 1000 x 20 ms", "nginx", 1.3),
+    ("32 KB prompt, 16", "smg", 0.25),
+    ("1 MB prompt, 16", "smg", 0.35),
 )
 
 
@@ -183,8 +198,10 @@ def running(words: list[str], env: dict[str, str], port: int, core: int) -> Iter
     process = subprocess.Popen(
         pinned(words, core), env={**os.environ, **env}, stdout=subprocess.DEVNULL
     )
-    question = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/chat/completions",
+    chain = env.get("TLS", "").partition(",")[0]
+    trusting = ssl.create_default_context(cafile=chain) if chain else None
+    question = urllib.request.Request(  # noqa: S310  # one of two schemes of ours
+        f"{'https' if chain else 'http'}://localhost:{port}/v1/chat/completions",
         b'{"model":"bench","messages":[{"role":"user","content":"hi"}]}',
         {"authorization": f"Bearer {KEY}", "content-type": "application/json"},
     )
@@ -194,13 +211,15 @@ def running(words: list[str], env: dict[str, str], port: int, core: int) -> Iter
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{words[0]} did not come up")
             try:
-                urllib.request.urlopen(question, timeout=1).close()  # noqa: S310  # http, as above
+                urllib.request.urlopen(question, timeout=1, context=trusting).close()  # noqa: S310  # a scheme of ours
                 break
             except OSError:  # some know their engines only seconds after they listen
                 time.sleep(0.05)
         yield process.pid
     finally:
-        process.send_signal(signal.SIGTERM)
+        if process.poll() is None:
+            for pid in tree(process.pid):  # workers too
+                os.kill(pid, signal.SIGTERM)
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:
@@ -236,7 +255,7 @@ def memory_kb(pids: list[int]) -> int:
 def measure(load: Load, port: int, pids: list[int], seconds: float) -> dict[str, float]:
     """Return CPU us per answer or event, and the latencies that the load saw."""
     words = [str(HERE / "build/load"), str(port), "-c", str(load.connections), "-k", KEY]
-    words += ["-p", str(load.prompt), "-s", str(load.events)]
+    words += ["-p", str(load.prompt), "-s", str(load.events), "-r", str(load.rate)]
     words += ["-w", "1.5" if load.events else "0.5", "-t", str(seconds)]
     with subprocess.Popen(pinned(words, 0), stdout=subprocess.PIPE, text=True) as loading:
         said = loading.stdout
@@ -279,11 +298,22 @@ def table(loads: list[Load], results: dict[str, dict[str, list[dict[str, float]]
     return "\n".join(lines)
 
 
+def aims(results: dict[str, dict[str, list[dict[str, float]]]]) -> str:
+    """Return what was aimed at and what it came to, as far as both sides were measured."""
+    lines = ["| aim | at most | measured |", "|---|---|---|"]
+    for load, peer, most in AIMS:
+        both = [results.get(target, {}).get(load, []) for target in ("llmgw", peer)]
+        if all(both):
+            ours, theirs = (statistics.median(run["cpu_us"] for run in runs) for runs in both)
+            lines.append(f"| {load} | {most} x {peer} | {ours / theirs:.2f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--targets", default="direct,nginx,haproxy,llmgw,llmgw-asyncio")
+    parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--loads", default="", help="only those whose name has this in it")
     given = parser.parse_args()
     loads = [load for load in LOADS if given.loads in load.name]
@@ -296,7 +326,7 @@ def main() -> None:
             except (RuntimeError, subprocess.CalledProcessError) as error:
                 print(f"{target} is left out: {error}", file=sys.stderr)
             print(f"round {number + 1}: {target}", file=sys.stderr, flush=True)
-    print(table(loads, results))
+    print(table(loads, results), aims(results), sep="\n\n")
 
 
 def measure_target(

@@ -1,8 +1,9 @@
 """The router with every feature on, for measuring: `serve.py PORT ENGINE_PORT[,ENGINE_PORT]`.
 
 Keys with a limit, admission, selection over two static endpoints, metrics, usage, access
-records. The printed line is the key to send. `LOOP=asyncio` leaves uvloop out, `PROFILE` names
-a routing profile.
+records. `LOOP=asyncio` leaves uvloop out, `PROFILE` names a routing profile, `WORKERS=2` has two
+processes share the port, `TLS=CHAIN,KEY` serves HTTPS, and `LAG=FILE` notes there each second by how
+many milliseconds the event loop was late in each of some two hundred looks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import anyio
@@ -58,10 +60,13 @@ def router(engine_ports: list[str], state_dir: Path) -> Router:
 async def serve(port: int, engine_ports: list[str]) -> None:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if os.environ.get("WORKERS"):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind(("127.0.0.1", port))
     listener.listen(4096)
     with tempfile.TemporaryDirectory() as folder:
         served = router(engine_ports, Path(folder))
+        chain, _, key = os.environ.get("TLS", "").partition(",")
         config = uvicorn.Config(
             served.asgi,
             http=served.protocol,  # type: ignore[arg-type]  # any callable serves
@@ -69,10 +74,14 @@ async def serve(port: int, engine_ports: list[str]) -> None:
             lifespan="off",
             access_log=False,
             log_level="warning",
+            ssl_certfile=chain or None,
+            ssl_keyfile=key or None,
         )
         async with anyio.create_task_group() as tasks:
             await tasks.start(served.run)
             tasks.start_soon(_settle_usage, served)
+            if lag_file := os.environ.get("LAG"):
+                tasks.start_soon(_note_lag, Path(lag_file))
             gc.collect()
             gc.freeze()
             await uvicorn.Server(config).serve(sockets=[listener])
@@ -87,7 +96,23 @@ async def _settle_usage(served: Router) -> None:
             served.ledger.settle(batch.id)
 
 
+async def _note_lag(file: Path) -> None:
+    """Look at the clock every 5 ms, and write down by how much it was later than that."""
+    with file.open("w") as noted:
+        while True:
+            late = []
+            for _ in range(200):
+                before = time.monotonic()
+                await anyio.sleep(0.005)
+                late.append((time.monotonic() - before - 0.005) * 1e3)
+            noted.write("".join(f"{ms:.3f}\n" for ms in late))
+            noted.flush()
+
+
 if __name__ == "__main__":
+    for _ in range(int(os.environ.get("WORKERS", "1")) - 1):
+        if os.fork() == 0:
+            break
     given = int(sys.argv[1]), sys.argv[2].split(",")
     if os.environ.get("LOOP") == "asyncio":
         asyncio.run(serve(*given))
