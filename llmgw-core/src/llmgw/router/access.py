@@ -15,8 +15,9 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
-_BATCH = 256
-_BATCHES_WAITING = 64
+_BATCH = 1024
+"""Lines. To write some, two busy threads hand the GIL to each other about fifty times."""
+_BATCHES_WAITING = 16
 
 
 class ByteSink(Protocol):

@@ -39,8 +39,8 @@ class RepeatedHead:
             return None
         start = len(self._before)
         end = data.find(b"\r", start, start + _DIGITS)
-        length = data[start:end].strip(b" ")
-        if end < 0 or not length.isdigit() or not data.startswith(self._after, end):
+        if end < 0 or not data.startswith(self._after, end):
             return None
         begin = end + len(self._after)
-        return data[begin:] if len(data) - begin == int(length) else None
+        # Compared as written: a length that is spelt in another way is for the parser to judge.
+        return data[begin:] if data[start:end] == b" %d" % (len(data) - begin) else None
