@@ -193,7 +193,7 @@ def _sections(
         inner, mark = _inner(root, node)
         if inner is not None:
             below.append((f"{path}{name}{mark}", inner))
-        if inner is None or mark:
+        if inner is None or mark or "anyOf" in node:
             required = name in schema.get("required", ())
             default = "required" if required else _default(node)
             rows.append(f"| `{name}` | {_type(node)} | {default} | {_text(node)} |")
@@ -205,11 +205,14 @@ def _sections(
 
 def _inner(root: Schema, node: Schema) -> tuple[Schema | None, str]:
     """Return the section that a key holds, and how its entries are marked."""
-    for place, mark in ((node, ""), (node.get("items", {}), "[]"), (_more(node), ".NAME")):
+    alone = [(item, "") for item in (node, *node.get("anyOf", ()))]
+    for place, mark in (*alone, (node.get("items", {}), "[]"), (_more(node), ".NAME")):
         if "properties" in place:
             return place, mark
         if "$ref" in place:
-            return root["$defs"][place["$ref"].rpartition("/")[2]], mark
+            named = root["$defs"][place["$ref"].rpartition("/")[2]]
+            if "properties" in named:  # not one of a few words
+                return named, mark
     return None, ""
 
 
@@ -228,7 +231,7 @@ def _type(node: Schema) -> str:
         return _type(kinds[0])
     if "pattern" in node:
         return "duration"
-    said: str = node.get("type", "any")
+    said: str = node.get("type", "object" if "$ref" in node else "any")
     kind = {"string": "text", "object": "mapping", "array": "list"}.get(said, said)
     if node.get("format") in ("path", "file-path"):
         return "path"
