@@ -117,7 +117,7 @@ class PeerNode:
             token=workshop.trust.new_token(),
             abilities=Abilities(sharing=self),
         )
-        self.folder = self.agent.folder / "weights"
+        self.folder: Path = self.agent.folder / "weights"
         self.tls = PeerTls(self.agent.kept)
         self.asked: list[int] = []
         self.sharing = self.door()
@@ -501,11 +501,10 @@ async def test_nothing_but_the_listed_files_can_be_had(
                 question = Question(manifest=digest, file=file, start=start, size=size)
                 ask(connection, said, question, limit=1 << 20)
 
-        a.cache.shared(digest)  # as it was when it was whole
+        found = a.cache.shared(digest)  # as it was when it was whole
         a.model.unlink()
         a.model.symlink_to(secret)
-        a._find = lambda _: Asked(a.cache._shared[digest], a.asked)  # type: ignore[method-assign]
-        a.sharing._find = a._find  # a link that appears after the look at it
+        a.sharing._find = lambda _: found  # a link that appears after the look at it
         with pytest.raises(Refused, match=problem.value):
             await anyio.to_thread.run_sync(look)
 

@@ -6,11 +6,11 @@ import importlib.metadata
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskStatus
@@ -158,7 +158,7 @@ def _compose(
         installable=installer.installable,
         weights=weights.cached,
         weights_folder=settings.weights.folder or folder.weights,
-        weights_port=lambda: sharing and sharing.port,
+        weights_port=lambda: None if sharing is None else sharing.port,
         clock=clock,
     )
     outbox = Outbox(
@@ -256,7 +256,7 @@ def _weights(
     assignments: Assignments,
     kept: KeptIdentity,
     *,
-    find: Callable[[str], Awaitable[WeightsOffer | None]],
+    find: Callable[[str], Coroutine[Any, Any, WeightsOffer | None]],
 ) -> WeightCache:
     own = settings.weights
     path = own.folder or folder.weights

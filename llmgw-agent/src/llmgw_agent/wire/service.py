@@ -65,7 +65,7 @@ def handler(servicer: Servicer) -> grpc.GenericRpcHandler[Any, Any]:
             "Join": _certificates(servicer.join),
             "Renew": _certificates(servicer.renew),
             "FindWeights": grpc.unary_unary_rpc_method_handler(
-                servicer.find_weights,  # type: ignore[arg-type] # as below
+                servicer.find_weights,
                 request_deserializer=pb.WeightsQuestion.FromString,
                 response_serializer=pb.WeightsOffer.SerializeToString,
             ),

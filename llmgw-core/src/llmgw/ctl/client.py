@@ -20,6 +20,7 @@ T = TypeVar("T", bound=Reply)
 
 # Planning a large catalog takes the server two seconds; a node may take ten to answer.
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_LONG = httpx.Timeout(30.0, connect=5.0, read=None)
 
 
 class Client:
@@ -66,22 +67,27 @@ class Client:
         body: Mapping[str, Any] | None = None,
         *,
         etag: str | None = None,
+        is_long: bool = False,
         **query: object,
     ) -> str:
         """Return the body of the answer to a request that changes something.
+
+        is_long: it may take hours, since it comes when a node has done its work.
 
         A server that does not lead says which one does; the request is repeated there, once and
         with the same token, unless the token would be less safe on that way than on the first.
         """
         headers = {} if etag is None else {"if-match": etag}
+        timeout = _LONG if is_long else _TIMEOUT
+        asked: dict[str, Any] = {"json": body, "headers": headers, "timeout": timeout}
         try:
-            return self._send(method, path, query=query, json=body, headers=headers).text
+            return self._send(method, path, query=query, **asked).text
         except NotLeading as refusal:
             leader = refusal.leader_url
             if leader is None or not _is_as_safe(leader, self._target.server):
                 raise
         self._tell(f"{self._target.server} does not lead; sent to {leader}, which does")
-        return self._send(method, path, server=leader, query=query, json=body, headers=headers).text
+        return self._send(method, path, server=leader, query=query, **asked).text
 
     @contextmanager
     def stream(self, path: str, **query: object) -> Iterator[Iterator[str]]:
@@ -92,7 +98,7 @@ class Client:
                 "GET",
                 PREFIX + path,
                 params=_present(query),
-                timeout=httpx.Timeout(30.0, connect=5.0, read=None),
+                timeout=_LONG,
             ) as response,
         ):
             if response.is_error:
@@ -112,8 +118,16 @@ class Client:
         query: Mapping[str, object],
         json: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        timeout: httpx.Timeout = _TIMEOUT,
     ) -> httpx.Response:
-        return self._ask(method, server + PREFIX + path, query=query, json=json, headers=headers)
+        return self._ask(
+            method,
+            server + PREFIX + path,
+            query=query,
+            json=json,
+            headers=headers,
+            timeout=timeout,
+        )
 
     def _ask(
         self,
@@ -123,10 +137,16 @@ class Client:
         query: Mapping[str, object] | None = None,
         json: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        timeout: httpx.Timeout = _TIMEOUT,
     ) -> httpx.Response:
         with self._translated():
             response = self._http.request(
-                method, path, params=_present(query or {}), json=json, headers=headers
+                method,
+                path,
+                params=_present(query or {}),
+                json=json,
+                headers=headers,
+                timeout=timeout,
             )
         if response.is_error:
             raise _refusal(response)

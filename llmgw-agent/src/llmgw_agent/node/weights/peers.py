@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio.from_thread
 
@@ -42,7 +43,9 @@ _SILENCE_S = 20.0
 class PeerWeights:
     """Fetches from whoever the servers name."""
 
-    find: Callable[[str], Awaitable[WeightsOffer | None]]  #: who has a ref, on the event loop
+    find: Callable[
+        [str], Coroutine[Any, Any, WeightsOffer | None]
+    ]  #: who has a ref, on the event loop
     tls: PeerTls
     trusts_fleet: bool
     """Whether the fleet's word is enough for weights of which neither ref nor source says what

@@ -123,7 +123,7 @@ def encode_bulk(frame: BulkFrame) -> bytes:
             )
         case BulkWorking(progress=progress):
             message = pb.BulkFrame(
-                working=pb.BulkWorking(progress=progress and encode_progress(progress))
+                working=pb.BulkWorking(progress=encode_progress(progress) if progress else None)
             )
         case BulkDone():
             message = pb.BulkFrame(done=pb.BulkDone())
