@@ -93,11 +93,15 @@ async def test_a_request_for_an_adapter_wakes_its_model(site: Any) -> None:
     assert site.replicas() == ["n1:ready"]
 
 
-async def test_an_agent_that_knows_no_adapters_is_told_nothing(site: Any) -> None:
+async def test_an_agent_that_knows_no_adapters_is_told_nothing_and_clients_are_told(
+    site: Any,
+) -> None:
     await site.serve([adapted()], node(capabilities=frozenset()))
     await change(site, "sql")
     assert sent(site, AdaptShard) == []
-    assert site.router.status("sql").state is ModelState.WAKING
+    refusal = site.router.status("sql").refusal
+    assert refusal is not None, "and nobody waits for what cannot come"
+    assert (refusal.code, refusal.node) == ("agent_too_old", "n1")
 
 
 def test_what_an_entry_cannot_have_is_named() -> None:

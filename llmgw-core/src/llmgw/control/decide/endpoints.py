@@ -10,6 +10,7 @@ from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.parts import key_of, named, parts_of, role_of, share_out
 from llmgw.control.decide.roles import failure_of, is_serving, roles_of
 from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, ReplicaRecord
+from llmgw.control.decide.specs import ADAPTS
 from llmgw.control.decide.targets import is_wanted
 from llmgw.domain.catalog import Model, Profile
 from llmgw.domain.commands import ShardSpec
@@ -227,6 +228,16 @@ def _adapter_refusal(snapshot: ClusterSnapshot, model: Model, name: ModelName) -
                         hint="it is tried again; look at its weights, or take it out of the "
                         "profile",
                     )
+        known = snapshot.nodes.get(record.nodes[0])
+        if known and known.inventory and ADAPTS not in known.inventory.capabilities:
+            return Refusal(
+                code=Code.AGENT_TOO_OLD,
+                sentence=f"the agent of {known.id} is {known.inventory.agent_version}, which loads "
+                f"no adapters: {name} of {model.name} is not there",
+                model=model.name,
+                node=known.id,
+                hint=f"upgrade the agent of {known.id}",
+            )
     return None
 
 

@@ -29,7 +29,7 @@ from llmgw.control.decide.snapshot import (
     ReplicaRecord,
     Setback,
 )
-from llmgw.control.decide.specs import wanted_adapters
+from llmgw.control.decide.specs import ADAPTS, wanted_adapters
 from llmgw.control.decide.targets import is_stale, is_wanted, target_of
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import ModelName, NodeId, ReplicaId, replica_id
@@ -43,9 +43,6 @@ from llmgw.domain.plans import (
     WakeReplica,
 )
 from llmgw.domain.replicas import FailureCause, ReplicaState
-
-#: That an agent announces, if it takes `AdaptShard`.
-ADAPTS = "adapters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,9 @@ from llmgw.domain.commands import LoraAdapter, Peer, ShardSpec
 from llmgw.domain.ids import NodeId, ReplicaId, shard_id
 from llmgw.domain.nodes import NodeInventory
 
+#: That an agent announces, if it takes `AdaptShard`.
+ADAPTS = "adapters"
+
 
 def make_specs(
     accounts: Accounts, need: Need, candidate: Candidate, replica: ReplicaId
