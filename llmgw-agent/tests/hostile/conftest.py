@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import socket
 import ssl
 import subprocess
@@ -51,6 +52,12 @@ class Listener:
         """Proportional set size of the process."""
         rollup = Path(f"/proc/{self.running.process.pid}/smaps_rollup").read_text()
         return next(int(line.split()[1]) for line in rollup.splitlines() if line[:4] == "Pss:")
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor seconds that the process has used."""
+        stat = Path(f"/proc/{self.running.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls, limit=2**22)

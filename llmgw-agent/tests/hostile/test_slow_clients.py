@@ -6,6 +6,7 @@ import asyncio
 import json
 import statistics
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,24 +36,43 @@ def deadlines() -> dict[str, float]:
     }
 
 
-async def beside(port: int, key: str, kinds: dict[str, int]) -> tuple[list[float], dict[str, Any]]:
-    """Return the milliseconds to the first byte of other clients, and what became of these."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """How others fared beside these clients, and what became of them."""
+
+    waits_ms: list[float]  #: to the first byte, of the others
+    cpu_percent: float  #: of one core, the server's
+    outcome: dict[str, Any]
+
+    @property
+    def p50_ms(self) -> float:
+        return statistics.median(self.waits_ms)
+
+    @property
+    def p99_ms(self) -> float:
+        return statistics.quantiles(self.waits_ms, n=100)[98]
+
+
+async def beside(listener: Any, key: str, kinds: dict[str, int]) -> Company:
+    """Ask often while these clients are connected."""
     listed = ",".join(f"{kind}={count}" for kind, count in kinds.items())
     program = str(Path(__file__).with_name("slow_clients.py"))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, program, str(port), key, listed, str(MEASURE_S + 2)),
+        *(sys.executable, program, str(listener.port), key, listed, str(MEASURE_S + 2)),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"ready\n"
     waits: list[float] = []
-    until = asyncio.get_running_loop().time() + MEASURE_S
+    loop = asyncio.get_running_loop()
+    began, cpu_s = loop.time(), listener.cpu_s
     async with asyncio.TaskGroup() as tasks:
         for _ in range(4):
-            tasks.create_task(ask_often(port, key, until, waits))
+            tasks.create_task(ask_often(listener.port, key, began + MEASURE_S, waits))
+    cpu_percent = 100 * (listener.cpu_s - cpu_s) / (loop.time() - began)
     outcome = json.loads(await process.stdout.readline())
     assert await process.wait() == 0
-    return waits, outcome
+    return Company(waits_ms=waits, cpu_percent=cpu_percent, outcome=outcome)
 
 
 async def ask_often(port: int, key: str, until: float, waits: list[float]) -> None:
@@ -70,32 +90,29 @@ async def ask_often(port: int, key: str, until: float, waits: list[float]) -> No
             await asyncio.sleep(0.02)
 
 
-def p99(waits: list[float]) -> float:
-    return statistics.quantiles(waits, n=100)[98]
-
-
 @pytest.mark.timeout(600)
 async def test_slow_clients_are_cut_and_cost_others_nothing(busy_site: Any, figures: Any) -> None:
     listener, key = busy_site
-    idle: list[float] = []
-    slow: list[float] = []
-    outcomes = []
+    idle: list[Company] = []
+    slow: list[Company] = []
     for _ in range(ROUNDS):
-        waits, _ = await beside(listener.port, key, {"idle": sum(SLOW.values())})
-        idle.append(p99(waits))
-        waits, outcome = await beside(listener.port, key, SLOW)
-        slow.append(p99(waits))
-        outcomes.append(outcome)
-    figures(
-        first_byte_p99_ms_beside_idle=[round(value, 2) for value in idle],
-        first_byte_p99_ms_beside_slow=[round(value, 2) for value in slow],
-        slow_clients=outcomes,
-    )
-    for outcome in outcomes:
-        assert not outcome["left_open"]
+        idle.append(await beside(listener, key, {"idle": sum(SLOW.values())}))
+        slow.append(await beside(listener, key, SLOW))
+    for name, rounds in (("beside idle", idle), ("beside slow", slow)):
+        figures(
+            company=name,
+            first_byte_p50_ms=[round(one.p50_ms, 2) for one in rounds],
+            first_byte_p99_ms=[round(one.p99_ms, 2) for one in rounds],
+            cpu_percent=[round(one.cpu_percent) for one in rounds],
+            requests=[len(one.waits_ms) for one in rounds],
+            clients=[one.outcome for one in rounds],
+        )
+    for one in slow:
+        assert not one.outcome["left_open"]
         for kind, count in SLOW.items():
-            assert outcome["closed"][kind] >= count
+            assert one.outcome["closed"][kind] >= count
             # A tick of the wheel, a second between our looks, the filling of buffers.
-            assert outcome["latest_s"][kind] <= LIMIT_S + 4.0
-    assert statistics.median(slow) <= statistics.median(idle) * 1.1 + NOISE_MS
+            assert one.outcome["latest_s"][kind] <= LIMIT_S + 4.0
+    before, after = (statistics.median(one.p99_ms for one in rounds) for rounds in (idle, slow))
+    assert after <= before * 1.1 + NOISE_MS
     assert "Traceback" not in listener.running.text
