@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 
 from llmgw.control.decide.accounts import Accounts, NodeAccount
 from llmgw.control.decide.examine import examine
@@ -60,9 +61,14 @@ class Memory:
             self._codes.clear()
 
     def is_at_rest(self, model: Model, records: Sequence[ReplicaRecord]) -> bool:
-        """Return whether a pass has found nothing to do for exactly this."""
+        """Return whether a pass has found nothing to do for exactly this.
+
+        Equal is not enough: a node that registers anew may be able to do what it could not.
+        """
         before = self._at_rest.get(model.name)
-        return before is not None and before[0] is model and before[1] == records
+        if before is None or before[0] is not model or len(before[1]) != len(records):
+            return False
+        return all(map(is_, before[1], records))
 
     def note_rest(self, model: Model, records: Sequence[ReplicaRecord]) -> None:
         """Remember that there was nothing to do for a model, if neither time nor load changes that.
