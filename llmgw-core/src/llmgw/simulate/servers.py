@@ -13,7 +13,7 @@ from llmgw.control.decide.lifecycle import SilenceLimits
 from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.reconcile import Decision, reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, Limits
-from llmgw.control.loops.carrying import Carrier
+from llmgw.control.loops.carrying import Carrier, commands_for
 from llmgw.control.loops.intake import Intake
 from llmgw.control.loops.leadership import RENEW_EVERY_S, TRY_EVERY_S, LeadershipLoop
 from llmgw.control.observe import AT_ONCE, Fingerprint, Observer, Stores
@@ -176,7 +176,8 @@ class SimServer:
         if self.passes % COMPARED == 0 and reconcile(snapshot, self._policy) != self.decision:
             raise AssertionError(f"{self.name} would have decided otherwise without its memory")
         if snapshot.leading and snapshot.settled:
-            errand = self.carrier.take(snapshot, self.decision)
+            commands = commands_for(snapshot, self.decision)
+            errand = self.carrier.take(snapshot, self.decision, commands)
             self.publish()
             for node, commands in errand.commands.items():
                 if deliver(node, commands):

@@ -31,16 +31,21 @@ class Carrier:
         self._stores = stores
         self._told = Told()
 
-    def take(self, snapshot: ClusterSnapshot, decision: Decision) -> Errand:
-        """Record the orders; return what nodes must hear now."""
-        records = {record.id: record for record in snapshot.replicas}
+    def take(
+        self,
+        snapshot: ClusterSnapshot,
+        decision: Decision,
+        told: Mapping[NodeId, tuple[Command, ...]],
+    ) -> Errand:
+        """Record the orders; return what nodes must hear now. told: what the plan tells each."""
+        records = records_of(snapshot, decision)
         new = self._stores.desired.apply(decision, records, now=snapshot.now)
         self._stores.wake.fulfil(decision.fulfilled)
         if new or decision.plan.unplaced:
             self._stores.wake.publisher.ring()  # un-routed before it is stopped
         due = {
             node: batch
-            for node, commands in commands_of(decision.plan, records, snapshot.epoch).items()
+            for node, commands in told.items()
             if (
                 batch := self._told.due(
                     commands,
@@ -71,6 +76,19 @@ class Carrier:
                 stores.replicas.forget_rejections(tuple(spec for _, spec in record.shards))
                 self._told.forget(record)
                 stores.wake.ring()
+
+
+def records_of(snapshot: ClusterSnapshot, decision: Decision) -> Mapping[ReplicaId, ReplicaRecord]:
+    """Return the replicas that the plan does something with, new ones left out."""
+    touched = {action.replica for action in decision.plan.actions}
+    return {item.id: item for item in snapshot.replicas if item.replica.id in touched}
+
+
+def commands_for(
+    snapshot: ClusterSnapshot, decision: Decision
+) -> Mapping[NodeId, tuple[Command, ...]]:
+    """Return what a decision tells each node; on any thread, since of a large one it is a lot."""
+    return commands_of(decision.plan, records_of(snapshot, decision), snapshot.epoch)
 
 
 def _stopping(

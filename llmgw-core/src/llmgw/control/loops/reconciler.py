@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
@@ -16,7 +17,7 @@ from llmgw.control.decide.learning import measured_memory
 from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.reconcile import Decision, reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot
-from llmgw.control.loops.carrying import Carrier
+from llmgw.control.loops.carrying import Carrier, commands_for
 from llmgw.control.observe import Fingerprint, Observer, Stores
 from llmgw.domain.commands import Command
 from llmgw.domain.ids import NodeId
@@ -55,6 +56,15 @@ class EventLog(Protocol):
     """Where the operator's timeline is kept. Must not wait, and must not raise."""
 
     def record(self, event: str, fields: Mapping[str, str]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """All that is worked out of one snapshot, off the loop where the fleet is large."""
+
+    decision: Decision
+    commands: Mapping[NodeId, tuple[Command, ...]]
+    learned: Mapping[str, float]
 
 
 class Reconciler:
@@ -110,12 +120,13 @@ class Reconciler:
         self._seen = fingerprint
         await self._observer.catch_up(self._clock)
         snapshot = self._observer.observe(self._clock.monotonic())
-        decision = await self._decide(snapshot)
+        planned = await self._decide(snapshot)
+        decision = planned.decision
         self._ended = self._clock.monotonic()
         self.last_pass_s = self._ended - began
         self.passes += 1
         if snapshot.leading and snapshot.settled:
-            await self._carry_out(snapshot, decision)
+            await self._carry_out(snapshot, planned)
         recheck_s = decision.plan.recheck_after_s
         self._due = began + (BACKSTOP_S if recheck_s is None else min(recheck_s, BACKSTOP_S))
         return self._wait_s(recheck_s)
@@ -142,29 +153,32 @@ class Reconciler:
             for model in self._stores.desired.catalog.models
         )
 
-    async def _decide(self, snapshot: ClusterSnapshot) -> Decision:
+    async def _decide(self, snapshot: ClusterSnapshot) -> _Planned:
         size = len(snapshot.nodes) + len(snapshot.replicas)
         learns = snapshot.now >= self._learn_at
         if size <= OFF_LOOP_ABOVE:
-            decision, learned = self._plan(snapshot, learns)
+            planned = self._plan(snapshot, learns)
         else:
-            decision, learned = await anyio.to_thread.run_sync(self._plan, snapshot, learns)
+            planned = await anyio.to_thread.run_sync(self._plan, snapshot, learns)
         if learns:
             self._learn_at = snapshot.now + LEARN_EVERY_S
-            self._stores.learned.update(learned)
-        return decision
+            self._stores.learned.update(planned.learned)
+        return planned
 
-    def _plan(
-        self, snapshot: ClusterSnapshot, learns: bool
-    ) -> tuple[Decision, Mapping[str, float]]:
+    def _plan(self, snapshot: ClusterSnapshot, learns: bool) -> _Planned:
         """Decide and, once in a while, measure what runs, to correct the estimate of a next start."""
         decision = reconcile(snapshot, self._policy, self._memory)
-        return decision, measured_memory(snapshot) if learns else {}
+        return _Planned(
+            decision=decision,
+            commands=commands_for(snapshot, decision),
+            learned=measured_memory(snapshot) if learns else {},
+        )
 
-    async def _carry_out(self, snapshot: ClusterSnapshot, decision: Decision) -> None:
+    async def _carry_out(self, snapshot: ClusterSnapshot, planned: _Planned) -> None:
+        decision = planned.decision
         if self._stores.leadership.lease(self._clock.monotonic()) is None:
             return  # the lease ran out while the plan was made
-        errand = self._carrier.take(snapshot, decision)
+        errand = self._carrier.take(snapshot, decision, planned.commands)
         self.last_plan = decision.plan
         async with anyio.create_task_group() as group:
             group.start_soon(self._tell, errand.new, decision.plan.unplaced)

@@ -17,8 +17,10 @@ def engine_at_hand(candidate: Candidate) -> float:
 
 def left_over(candidate: Candidate) -> float:
     """Return the share of devices that stays free on its nodes, 0.0 (full) to 1.0."""
-    total = sum(offer.total_devices for offer in candidate.offers)
-    left = sum(offer.free_devices - len(offer.devices) for offer in candidate.offers)
+    total = left = 0
+    for offer in candidate.offers:
+        total += offer.total_devices
+        left += offer.free_devices - len(offer.devices)
     return left / total if total else 0.0
 
 
@@ -27,11 +29,13 @@ def wasted_memory(candidate: Candidate) -> float:
 
     0.0 where it is not known.
     """
-    devices = sum(len(offer.devices) for offer in candidate.offers)
-    spare = [offer.free_memory_mib for offer in candidate.offers]
-    if not devices or any(mib is None for mib in spare):
-        return 0.0
-    return sum(mib or 0 for mib in spare) / devices / 81920
+    devices = spare_mib = 0
+    for offer in candidate.offers:
+        if offer.free_memory_mib is None:
+            return 0.0
+        devices += len(offer.devices)
+        spare_mib += offer.free_memory_mib
+    return spare_mib / devices / 81920 if devices else 0.0
 
 
 def crowding(candidate: Candidate) -> int:
@@ -46,4 +50,4 @@ def same_model(candidate: Candidate) -> int:
 
 def islands_used(candidate: Candidate) -> int:
     """Return over how many NVLink islands the offered devices of the worst node are spread."""
-    return max(max(1, len(offer.islands)) for offer in candidate.offers)
+    return max(1, *[len(offer.islands) for offer in candidate.offers])
