@@ -88,6 +88,22 @@ def test_a_node_is_drained_and_used_again(page: Page, root: str, node: str) -> N
     assert "kernel update" in page.inner_text("main")
 
 
+def test_weights_and_engines_are_asked_for_and_watched(
+    page: Page, root: str, node: str, site: Site, accessible: Callable[[Page], None]
+) -> None:
+    page.goto(f"{root}/nodes/{node}")
+    page.fill("input[name=ref]", f"path:{site.home / 'tiny.gguf'}")
+    page.click("button:has-text('Fetch weights')")
+    page.wait_for_selector("tr:has-text('tiny.gguf'):has-text('done')", timeout=15_000)
+    page.goto(f"{root}/nodes/{node}")
+    page.fill("input[name=engine]", "llamacpp")
+    page.fill("input[name=version]", "0.0.0")
+    page.click("button:has-text('Install engine')")
+    page.wait_for_selector("tr:has-text('llamacpp 0.0.0')")
+    page.wait_for_selector("tr:has-text('llamacpp 0.0.0'):has-text('failed')", timeout=30_000)
+    accessible(page)
+
+
 def test_a_key_is_made_shown_once_and_revoked(page: Page, root: str) -> None:
     page.goto(f"{root}/keys")
     page.fill("input[name=name]", "<b onmouseover=alert(1)>ci</b>")
