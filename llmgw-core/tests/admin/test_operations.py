@@ -82,6 +82,26 @@ async def test_a_wrong_query_is_named(admin: httpx.AsyncClient, path: str, at: s
     assert [problem["path"] for problem in answer.json()["error"]["problems"]] == [at]
 
 
+async def test_a_wrong_body_is_told_in_the_words_of_configuration_files(
+    admin: httpx.AsyncClient,
+) -> None:
+    profile = {"engine": "fake", "weights": "path:/w", "devices": {"count": -1}, "enginee": "x"}
+    body = {"models": [{"name": "a", "profiles": [profile], "replicas": {"min": "two"}}]}
+    answer = await admin.post("/catalog", json=body)
+    assert answer.status_code == 400
+    told = {item["path"]: item["message"] for item in answer.json()["error"]["problems"]}
+    assert told == {
+        "models[0].replicas.min": "must be a whole number, got 'two'",
+        "models[0].profiles[0].devices.count": "must be at least 0, got -1",
+        "models[0].profiles[0].enginee": "unknown key 'enginee'; did you mean 'engine'?",
+    }
+    broken = await admin.post(
+        "/catalog", content=b'{"token": "planted', headers={"content-type": "application/json"}
+    )
+    assert broken.status_code == 400
+    assert "planted" not in broken.text
+
+
 def test_pages_together_are_the_list_in_order_and_once_each() -> None:
     items = [f"n{number:03}" for number in range(25, 0, -1)]
     seen: list[str] = []

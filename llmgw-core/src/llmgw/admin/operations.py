@@ -18,6 +18,7 @@ from starlette.responses import Response
 from llmgw.admin.auth import Authenticator, Caller
 from llmgw.admin.parts import AdminParts
 from llmgw.adminapi.reply import Reply, Request
+from llmgw.config.problems import problems_of
 from llmgw.errors import ConfigError, NotAvailable, Problem, RequestError
 from llmgw.store import Store
 from llmgw.store.tokens import Role
@@ -159,7 +160,7 @@ async def read_json(kind: type[Request], request: HttpRequest) -> Request:
         # Strict: in JSON, false is no number and "5" neither.
         return kind.model_validate_json(await read_body(request), strict=True)
     except ValidationError as error:
-        raise ConfigError("body", problems_of(error)) from None
+        raise ConfigError("body", _problems(error, kind)) from None
 
 
 async def read_body(request: HttpRequest) -> bytes:
@@ -182,19 +183,8 @@ def validated(kind: type[Request], value: Any, source: str) -> Request:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise ConfigError(source, problems_of(error)) from None
+        raise ConfigError(source, _problems(error, kind)) from None
 
 
-def problems_of(error: ValidationError) -> list[Problem]:
-    """Return pydantic's findings in our words, each with its path."""
-    return [
-        Problem(path=_path(item["loc"]), message=item["msg"].removeprefix("Value error, "))
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
-
-
-def _path(places: tuple[int | str, ...]) -> str:
-    path = ""
-    for place in places:
-        path += f"[{place}]" if isinstance(place, int) else f".{place}" if path else str(place)
-    return path
+def _problems(error: ValidationError, kind: type[Request]) -> list[Problem]:
+    return problems_of(error, kind, lambda _: "")

@@ -84,6 +84,8 @@ def _message(details: ErrorDetails, model: type[BaseModel], steps: Steps) -> str
     got = f", got {shown(value)}"
     if kind == "missing":
         return "is missing"
+    if kind == "json_invalid":
+        return str(details["msg"])  # its value is the whole text
     if kind == "extra_forbidden":
         return unknown_name(str(steps[-1]), fields_at(model, steps[:-1]) or (), what="key")
     if kind in _BOUNDS:
