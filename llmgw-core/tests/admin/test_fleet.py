@@ -122,6 +122,29 @@ async def test_why_not_is_a_tree_with_codes_and_never_an_empty_reason(
         assert (await server.admin.get(f"/admin/v1{path}")).status_code == 404
 
 
+async def test_why_not_is_the_failure_where_there_is_room(tmp_path: Path) -> None:
+    async with running_server(tmp_path, models=MODELS[:1], clock=FastClock()) as server:
+        server.nodes.join(inventory("gpu-01", devices=2))
+        await until(lambda: beaten(server))
+        failure = Failure(cause=FailureCause.BAD_OPTION, message="no such option", hint="drop it")
+        for ident in list(next(iter(server.nodes.nodes.values())).shards):
+            server.nodes.enter(ident, ShardState.BACKOFF, failure=failure, restarts=1)
+
+        async def told() -> bool:
+            return bool((await get(server, "/explain/model/tiny"))["refusals"])
+
+        await until(told)
+        (refusal,) = (await get(server, "/explain/model/tiny"))["refusals"]
+    assert (refusal["code"], refusal["hint"]) == ("start_failed", "drop it")
+    assert "no such option" in refusal["sentence"]
+
+
+async def beaten(server: RunningServer) -> bool:
+    """Let the nodes say that they live; return whether they have been given work."""
+    server.nodes.beat()
+    return bool(server.nodes.sent)
+
+
 async def test_the_routers_choice_is_told_and_leaves_no_trace(server: RunningServer) -> None:
     for name in ("tiny", "t"):
         route = await get(server, f"/route/{name}")

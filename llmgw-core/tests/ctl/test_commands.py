@@ -98,6 +98,20 @@ def test_a_catalog_is_planned_applied_compared_and_taken_back(
     assert "removed" in run("history").stdout
 
 
+def test_a_plan_speaks_of_its_own_models_only(
+    server: RunningServer, portal: BlockingPortal, run: Run, tmp_path: Path, engine_port: int
+) -> None:
+    serve(server, portal, run, engine_port)
+    profile = {"engine": "fake", "weights": "path:/w", "devices": {"count": 9, "memory_gib": 1}}
+    for name in ("huge", "vast"):
+        model = {"name": name, "profiles": [profile]}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"models": [model]}))
+    assert "huge cannot run" in run("apply", str(tmp_path / "huge.yaml")).stdout
+    planned = run("plan", str(tmp_path / "vast.yaml")).stdout
+    assert "vast cannot run" in planned
+    assert "huge" not in planned
+
+
 def test_prune_removes_the_apis_other_models_and_no_files(
     server: RunningServer, run: Run, tmp_path: Path
 ) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from llmgw.ctl.session import CtlCommand, Session, pass_session
 from llmgw.errors import ConfigError, Problem, RequestError
+
+if TYPE_CHECKING:
+    from llmgw.adminapi.explain import PlanReply
 
 _FILE = click.Path(path_type=Path, allow_dash=True)
 
@@ -26,11 +30,15 @@ def plan(session: Session, file: Path, prune: bool) -> None:
 
     body = _request(session, file, prune)
     raw = session.client.send("POST", "/plan", body)
-    session.show_reply(raw, PlanReply, plan_text)
+    names = {model["name"] for model in body["models"]}
+    session.show_reply(raw, PlanReply, lambda reply: plan_text(reply, names))
 
 
-def plan_text(reply: Any) -> str:
-    """Return the steps of a `PlanReply`, then what cannot be placed."""
+def plan_text(reply: PlanReply, names: Collection[str]) -> str:
+    """Return the steps of a plan, then which of these models cannot be placed.
+
+    Others that cannot be are no news: `status` has them.
+    """
     from llmgw.ctl.render import plain, refusal_tree, table
 
     parts = []
@@ -53,8 +61,9 @@ def plan_text(reply: Any) -> str:
             )
         )
     parts += [plain(problem) for problem in reply.problems]
-    if reply.unplaced:
-        parts.append("\n".join(["cannot be placed:", *refusal_tree(reply.unplaced, 1)]))
+    unplaced = [item for item in reply.unplaced if item.model in names]
+    if unplaced:
+        parts.append("\n".join(["cannot be placed:", *refusal_tree(unplaced, 1)]))
     return "\n\n".join(parts) or "nothing to do"
 
 
@@ -121,8 +130,8 @@ def _show_applied(session: Session, raw: str) -> None:
             for change in reply.changes
         ] or ["nothing changed"]
         lines.append(f"catalog version {reply.version}")
-        if reply.plan is not None and (reply.plan.actions or reply.plan.unplaced):
-            lines += ["", plan_text(reply.plan)]
+        if reply.plan is not None and reply.changes:
+            lines += ["", plan_text(reply.plan, {change.name for change in reply.changes})]
         return "\n".join(lines)
 
     session.show_reply(raw, ApplyReply, text)

@@ -123,6 +123,8 @@ def find_model(call: Call) -> ModelView:
 async def explain_model(call: Call) -> ExplainReply:
     view, model = view_of(call), find_model(call)
     refusal = await anyio.to_thread.run_sync(view.explain_model, model.model.name)
+    # Where there is room, it may be what runs there that fails.
+    refusal = refusal or model.status.refusal
     summary = f"{model.status.state.value}: {_ready_and_wanted(model)}"
     if refusal is None:
         summary += "; another replica could start now"
