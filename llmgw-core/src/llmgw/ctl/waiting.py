@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -33,7 +34,7 @@ def wait_for(
 
     # A daemon: Ctrl-C ends the waiting at once. The node goes on, as the server does.
     threading.Thread(target=run, daemon=True).start()
-    is_terminal = click.get_text_stream("stderr").isatty()
+    is_terminal = sys.stderr.isatty()
     pause_s = every_s or (_LOOK_S if is_terminal else _PLAIN_LOOK_S)
     shown = ""
     while not wait([done], timeout=pause_s).done:
