@@ -83,7 +83,8 @@ def judge_nodes(
     held = due
     if due and now >= grace_until:
         held = _held_by_brake(due, fleet, well, now=now, limits=limits)
-        free = [item for item in due if item not in held]
+        kept = {item.node for item in held}  # of half a large fleet, compared one by one, too many
+        free = [item for item in due if item.node not in kept]
         pause_s = 0.0 if last_lost_at is None else last_lost_at + limits.lost_pace - now
         if free and pause_s <= 0:
             first = min(free, key=lambda item: (item.last_seen, item.node))

@@ -235,7 +235,8 @@ class Inventory:
                 and record.state is NodeState.READY
                 and silent_s < self._limits.suspect_after
             ):
-                longest_s = max(longest_s, silent_s)
+                if silent_s > longest_s:
+                    longest_s = silent_s
                 continue
             silent.append(
                 Vitals(
