@@ -77,6 +77,7 @@ class AccessRecord(msgspec.Struct, omit_defaults=True):
     client: str = ""  #: its address
     key: str = ""
     endpoint: str = ""
+    prefill: str = ""  #: the endpoint that computed the prompt, if it was another
     outcome: str = ""
     attempts: int = 0
     stream: bool = False

@@ -287,6 +287,7 @@ class Router:
                     client=envelope.client,
                     key=envelope.grant.key_id,
                     endpoint=ending.endpoint or "",
+                    prefill=ending.prefill,
                     outcome=ending.outcome or "",
                     attempts=ending.attempts,
                     stream=envelope.stream,

@@ -162,6 +162,7 @@ async def test_usage_and_times_are_counted_once(make_pairs: MakePairs, kind: str
     await pairs.all_given_back()
     (record,) = pairs.router.router.ledger.batch().records
     assert (record.endpoint, record.prompt_tokens, record.completion_tokens) == ("d1", 7, 3)
+    await eventually(lambda: b'"prefill":"p1"' in pairs.router.access.getvalue())
     totals = pairs.router.router.metrics.totals()
     assert (totals.requests, totals.output_tokens, sum(totals.first_token)) == (1, 3, 1)
     page = (await pairs.router.router.metrics_page()).decode()

@@ -45,7 +45,8 @@ def test_where_one_role_is_full_no_slot_of_the_other_is_taken(pair: Any, full: R
     held = [pair.take(), pair.take()]
     for got in held:
         (got if full is Role.PREFILL else got.prefill).release(Outcome.OK)
-    before, told = in_flight(pair), []
+    before = in_flight(pair)
+    told: list[object] = []
     pair.selector.on_room = told.append
     answer = pair.ask()
     assert isinstance(answer, Unavailable)
@@ -56,7 +57,8 @@ def test_where_one_role_is_full_no_slot_of_the_other_is_taken(pair: Any, full: R
 
 
 def test_room_on_either_role_is_told_of_under_the_models_name(pair: Any) -> None:
-    got, told = pair.take(), []
+    got = pair.take()
+    told: list[object] = []
     pair.selector.on_room = told.append
     got.prefill.release(Outcome.OK)
     got.release(Outcome.OK)

@@ -180,6 +180,7 @@ class Holding:
         if self._first_token_at is not None:
             first_s = self._first_token_at - envelope.started
         usage = self._usage
+        prefill = "" if self._pair is None else self._pair.asked
         if leg is not None and outcome is not None:
             observe(leg.series, envelope.stream, usage, first_s, duration_s)
             self._release(outcome)
@@ -195,6 +196,7 @@ class Holding:
                 usage=usage,
                 first_token_s=first_s,
                 duration_s=duration_s,
+                prefill=prefill,
             )
         )
 

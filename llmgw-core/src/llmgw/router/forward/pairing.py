@@ -145,6 +145,11 @@ class Pair(EngineExchange):
         """The try has failed by time: by the prefill engine's, unless that is done."""
         self.failed = not self.is_done
 
+    @property
+    def asked(self) -> str:
+        """Return the endpoint that was asked for the prompt; "": none was."""
+        return self.reservation.endpoint.id if self._asked else ""
+
     def origin(self, decode: Leg) -> bytes:
         """Return the headers that say where an answer comes from."""
         if not self._asked:

@@ -34,6 +34,7 @@ class Ending(msgspec.Struct, kw_only=True):
     usage: Usage | None  #: None: the engine said nothing, and nothing is invented
     first_token_s: float | None  #: since the request's last byte
     duration_s: float
+    prefill: str = ""  #: the endpoint that was asked for the prompt, if it was another
 
 
 class Tracing(Protocol):
