@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmgw.control.decide.fit import MAIN_MEMORY, learned_key
+import pytest
+
+from llmgw.control.decide.fit import LEARNED_MARGIN, MAIN_MEMORY, learned_key
 from llmgw.control.decide.learning import READY_FOR_S, UNSAID_MIB, measured_memory
 from llmgw.control.decide.need import need_of
 from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
@@ -74,6 +76,15 @@ def test_a_device_that_shows_its_use_is_believed_once_it_has_served_for_a_while(
     assert measured_memory(late) == {key: 61000.0}
 
 
+def test_what_fills_its_device_is_not_found_too_large_for_another_one(
+    snapshot: MakeSnapshot,
+) -> None:
+    full = {"memory_mib": 81920, "memory_used_mib": 81000}
+    fleet = running(snapshot, gpu(), None, ready_for_s=READY_FOR_S, **full)
+    (mib,) = measured_memory(fleet).values()
+    assert mib * LEARNED_MARGIN == pytest.approx(81920)
+
+
 def test_a_device_that_shows_nothing_leaves_it_to_the_engine(snapshot: MakeSnapshot) -> None:
     silent = running(snapshot, gpu(), SAID, ready_for_s=READY_FOR_S, memory_used_mib=None)
     assert list(measured_memory(silent).values()) == [51000.0 + UNSAID_MIB]
@@ -97,5 +108,6 @@ def test_an_engine_without_a_device_is_counted_with_the_main_memory_that_it_took
     assert need_of(later, model, profile).ram_mib == 840.0
     written = Profile.model_validate({**profile.model_dump(), "ram_gib": 2})
     assert (
-        need_of(replace(later, hashes={model.name: {profile.name: "x"}}), model, written).ram_mib == 2048.0
+        need_of(replace(later, hashes={model.name: {profile.name: "x"}}), model, written).ram_mib
+        == 2048.0
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from llmgw.control.decide.fit import MAIN_MEMORY, learned_key
+from llmgw.control.decide.fit import LEARNED_MARGIN, MAIN_MEMORY, learned_key
 from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import ModelName, NodeId, ProfileName
@@ -43,9 +43,15 @@ def measured_memory(snapshot: ClusterSnapshot) -> Mapping[str, float]:
                 key = keys[what] = learned_key(profile, kind)
             word = _word(record, spec)
             if device is not None and device.memory_used_mib and settled:
-                shown[key] = max(shown.get(key, 0.0), float(device.memory_used_mib))
+                found, mib = shown, float(device.memory_used_mib)
             elif word is not None:
-                said[key] = max(said.get(key, 0.0), word + (UNSAID_MIB if device else 0.0))
+                found, mib = said, word + (UNSAID_MIB if device else 0.0)
+            else:
+                continue
+            if device is not None and device.memory_mib is not None:
+                # It runs there: whatever fills a device must not be found too large for its like.
+                mib = min(mib, device.memory_mib / LEARNED_MARGIN)
+            found[key] = max(found.get(key, 0.0), mib)
     return {**said, **shown}
 
 
