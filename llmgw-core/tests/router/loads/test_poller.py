@@ -47,7 +47,8 @@ class Engines:
     """Every engine at once, by host: its page and its health, which is a status, None for
     nobody listens, 0 for silence, -1 for no way there."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
         self.health: dict[str, int | None] = {}
         self.pages: dict[str, str] = {}
         self.asked: list[tuple[str, str]] = []  #: host and path
@@ -63,6 +64,7 @@ class Engines:
             if status is None:
                 raise LookFailed("refused", is_away=True, is_refused=True)
             if status == -1:
+                await self.clock.sleep(2.0)
                 raise LookFailed("no way there", is_away=True)
             if status == 0:
                 raise LookFailed(f"no answer within {limit_s:g} s")
@@ -80,7 +82,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.engines = Engines()
+        self.engines = Engines(self.clock)
         settings = RouterSettings(default_profile="load")
         balancers = {factory.name: factory for factory in llmgw_balancers()}
         self.selector = Selector(settings, compile_profiles(settings, balancers), self.clock)
@@ -171,13 +173,24 @@ async def test_a_suspect_is_looked_at_at_once_and_a_refusal_is_believed() -> Non
         assert fleet.state("a").condition is Condition.SLOW_START
 
 
-async def test_a_partition_is_noticed_within_ten_seconds() -> None:
+async def test_a_partition_is_noticed_within_ten_seconds_though_nobody_asks() -> None:
+    async with watched("a", "b") as fleet:
+        await fleet.wait(1)  # it has just been looked at
+        fleet.engines.health["a"] = -1
+        await fleet.wait(9.5)
+        assert fleet.state("a").condition is Condition.UNHEALTHY
+        assert fleet.state("b").condition is Condition.HEALTHY
+
+
+async def test_a_partition_that_a_request_ran_into_is_noticed_without_the_timer() -> None:
     async with watched("a", "b") as fleet:
         await fleet.wait(1)
         fleet.engines.health["a"] = -1
-        await fleet.wait(8)
+        fleet.poller.suspect(EndpointId("a"))
+        await fleet.wait(4)
+        assert fleet.state("a").condition is Condition.HEALTHY
+        await fleet.wait(1)
         assert fleet.state("a").condition is Condition.UNHEALTHY
-        assert fleet.state("b").condition is Condition.HEALTHY
 
 
 async def test_a_suspect_that_is_only_slow_keeps_the_benefit_of_the_doubt() -> None:

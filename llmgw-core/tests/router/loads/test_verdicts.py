@@ -24,6 +24,13 @@ def test_three_bad_and_two_good_in_a_row_change_the_verdict(checks: str, verdict
     assert "".join(seen) == verdicts
 
 
+def test_two_connections_that_do_not_come_about_are_a_verdict() -> None:
+    answers = Answers(bad=3, good=2)
+    assert [answers.unreachable(), answers.take(True), answers.unreachable()] == [True] * 3
+    assert not answers.unreachable()
+    assert not answers.is_gone, "somebody may be listening there"
+
+
 def test_a_refused_connection_needs_no_second_opinion() -> None:
     answers = Answers(bad=3, good=2)
     assert not answers.refused()

@@ -25,9 +25,10 @@ log = get_logger(__name__)
 
 _LOOK_S = 0.5
 """How often new endpoints are looked for and what is due in the selector is done."""
-_AWAY_S = 1.0
-"""How often an address that takes no connections is tried: that costs next to nothing, requests
-may be waiting for it, and three tries must fit into the ten seconds that a partition may cost."""
+_AWAY_S = 0.5
+"""The pause between tries of an address that takes no connections: they cost next to nothing,
+requests may be waiting for it, and the tries that it takes to be sure must fit into the ten seconds
+that a partition may cost."""
 _PAGE_BYTES = 2 * 1024 * 1024
 """An engine's page has about 100 KB; what is larger than this is not one."""
 _PAGE_LIMIT_S = 5.0
@@ -121,7 +122,14 @@ class LoadPoller:
                 suspects, self._suspects = self._suspects, set()
                 for id_ in suspects:
                     if (watch := self._watches.get(id_)) is not None:
-                        tasks.start_soon(self._check_health, watch)
+                        tasks.start_soon(self._check_suspect, watch)
+
+    async def _check_suspect(self, watch: _Watch) -> None:
+        """Look until there is a verdict: the next look by the timer may be five seconds away."""
+        await self._check_health(watch)
+        while watch.is_away and watch.answers.is_answering and self._is_current(watch):
+            await self._clock.sleep(_AWAY_S)
+            await self._check_health(watch)
 
     # -- health ----------------------------------------------------------------------------
 
@@ -154,9 +162,12 @@ class LoadPoller:
         except LookFailed as error:
             problem = str(error)
             watch.is_away = error.is_away
-            is_answering = (
-                watch.answers.refused() if error.is_refused else watch.answers.take(False)
-            )
+            if error.is_refused:
+                is_answering = watch.answers.refused()
+            elif error.is_away:
+                is_answering = watch.answers.unreachable()
+            else:
+                is_answering = watch.answers.take(False)
         finally:
             watch.is_checking = False
         self._selector.set_answering(watch.state, is_answering, is_gone=watch.answers.is_gone)

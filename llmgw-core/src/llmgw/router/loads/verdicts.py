@@ -17,17 +17,25 @@ class Answers:
         self.is_answering = True
         self.is_gone = False  #: refused the last connection, and no good verdict since
 
-    def take(self, ok: bool) -> bool:
-        """Count one check; return the verdict."""
+    def take(self, ok: bool, *, weight: int = 1) -> bool:
+        """Count one check, for as many as its weight; return the verdict."""
         if ok is self.is_answering:
             self._in_a_row = 0
         else:
-            self._in_a_row += 1
+            self._in_a_row += weight
             if self._in_a_row >= (self._good if ok else self._bad):
                 self.is_answering = ok
                 self._in_a_row = 0
                 self.is_gone = self.is_gone and not ok
         return self.is_answering
+
+    def unreachable(self) -> bool:
+        """No connection came about, though it was waited for; return the verdict.
+
+        It counts for two: the network itself has tried more than once by then, and a partition
+        may cost ten seconds, of which five can be over before the first check.
+        """
+        return self.take(False, weight=2)
 
     def refused(self) -> bool:
         """Nothing listens there any more, which needs no second opinion; return the verdict."""
