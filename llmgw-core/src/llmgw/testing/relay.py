@@ -36,6 +36,10 @@ class SocketRelay:
     def heal(self) -> None:
         self._is_cut = False
 
+    def move(self, target: Path) -> None:
+        """Lead new connections to another socket file, as an address that moves does."""
+        self._target = target
+
     def __enter__(self) -> Self:
         self._thread.start()
         assert self._ready.wait(10)
