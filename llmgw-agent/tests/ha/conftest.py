@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,25 +44,7 @@ class Cluster:
 
     def ctl(self, *arguments: str, server: Server | None = None) -> Any:
         """Return the parsed `--json` output of a ctl command that succeeds."""
-        done = self.try_ctl(*arguments, "--json", server=server)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def try_ctl(
-        self, *arguments: str, server: Server | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run one ctl command against a server, the leader unless named."""
-        url = (server or self.fleet.leader()).admin_url
-        token = str(self.fleet.home / "admin.token")
-        command = [sys.executable, "-m", "llmgw", "ctl", "--server", url, "--token-file", token]
-        return subprocess.run(
-            [*command, *arguments],
-            capture_output=True,
-            text=True,
-            env=self.fleet.env,
-            timeout=60,
-            check=False,
-        )
+        return self.fleet.ctl(*arguments, server=server)
 
     def apply(self, *models: dict[str, Any], verb: str = "apply") -> Any:
         """Apply (or plan) a file with these entries."""

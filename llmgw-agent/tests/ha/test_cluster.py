@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
@@ -20,12 +21,12 @@ class Cluster(Protocol):
     """What the fixture hands over; see conftest.py."""
 
     fleet: Fleet
+    gguf: Path
 
     @property
     def targets(self) -> list[tuple[str, int]]: ...
     def model(self, name: str, replicas: Any = 1, **profile: Any) -> dict[str, Any]: ...
     def ctl(self, *arguments: str, server: Server | None = None) -> Any: ...
-    def try_ctl(self, *arguments: str, server: Server | None = None) -> Any: ...
     def apply(self, *models: dict[str, Any], verb: str = "apply") -> Any: ...
     def replicas(self, model: str) -> list[dict[str, Any]]: ...
     def engines(self, model: str) -> dict[str, tuple[str, int]]: ...
@@ -61,7 +62,7 @@ def test_the_catalog_changes_under_load_and_only_what_changed_is_touched(cluster
     assert cluster.engines("other") == other
     assert cluster.statuses("other") == [200, 200]
 
-    refused = cluster.try_ctl("delete", "one")
+    refused = cluster.fleet.try_ctl("delete", "one")
     assert refused.returncode == 1
     assert "one" in refused.stderr
 
@@ -69,6 +70,26 @@ def test_the_catalog_changes_under_load_and_only_what_changed_is_touched(cluster
 def is_replaced(cluster: Cluster, before: dict[str, Any]) -> bool:
     now = cluster.engines("one")
     return len(now) == len(before) and not now.keys() & before.keys()
+
+
+def test_a_rollout_that_failed_for_a_missing_file_is_tried_again(cluster: Cluster) -> None:
+    cluster.apply(cluster.model("one"))
+    cluster.wait_statuses("one", 200)
+    before = cluster.wait_engines("one", 1)
+    later = cluster.gguf.with_name("later.gguf")
+    cluster.apply(cluster.model("one", weights=f"path:{later}"))
+
+    def stands_still() -> list[str]:
+        refusals = explained(cluster, "one")
+        return [item["sentence"] for item in refusals if item["code"] == "rollout_failed"]
+
+    (why,) = wait_for("the rollout stands still", stands_still, 60)
+    assert later.name in why
+    assert cluster.engines("one") == before, "the old version goes on serving"
+    later.write_bytes(cluster.gguf.read_bytes())
+    assert cluster.ctl("retry", "one")["nodes"] != []
+    wait_for("the new version serves", lambda: is_replaced(cluster, before), 60)
+    assert cluster.statuses("one") == [200, 200]
 
 
 def test_a_drained_node_is_emptied_without_a_failed_request(cluster: Cluster) -> None:
@@ -106,7 +127,7 @@ def test_a_leader_that_is_killed_under_load_costs_no_request(cluster: Cluster) -
     refused = second.send("POST", "/nodes/node-0/cordon", {"reason": "new fans"})
     assert refused.status_code == 503
     assert refused.json()["error"]["leader_url"] == first.admin_url
-    followed = cluster.try_ctl("cordon", "node-0", server=second)
+    followed = cluster.fleet.try_ctl("cordon", "node-0", server=second)
     assert followed.returncode == 0
     assert first.admin_url in followed.stderr, "it says where the change went"
     assert cordoned(first, "node-0")
@@ -215,7 +236,7 @@ def test_explain_gives_each_model_that_cannot_run_its_own_reason(cluster: Cluste
     codes = {code: {item["code"] for item in refusals} for code, refusals in found.items()}
     assert {code: others for code, others in codes.items() if code not in others} == {}
     assert len(set.union(*codes.values())) >= 10
-    unknown = cluster.try_ctl("explain", "no-such-model")
+    unknown = cluster.fleet.try_ctl("explain", "no-such-model")
     assert unknown.returncode == 1
     assert "no-such-model" in unknown.stderr
 

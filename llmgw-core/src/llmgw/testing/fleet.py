@@ -10,6 +10,8 @@ import json
 import os
 import secrets
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -282,6 +284,27 @@ class Fleet:
         """Return the server that leads, once one does."""
         return wait_for(
             "a server leads", lambda: next((s for s in self.servers if s.leads()), None), limit_s
+        )
+
+    def ctl(self, *arguments: str, server: Server | None = None) -> Any:
+        """Return the parsed `--json` output of a ctl command that succeeds."""
+        done = self.try_ctl(*arguments, "--json", server=server)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def try_ctl(
+        self, *arguments: str, server: Server | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one ctl command against a server, the leader unless named."""
+        url, token = (server or self.leader()).admin_url, str(self.home / "admin.token")
+        command = [sys.executable, "-m", "llmgw", "ctl", "--server", url, "--token-file", token]
+        return subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            env=self.env,
+            timeout=60,
+            check=False,
         )
 
     def wait_ready(self, count: int, limit_s: float = 60.0) -> dict[str, int]:
