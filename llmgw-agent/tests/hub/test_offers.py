@@ -16,10 +16,10 @@ def node(name: str, *, manifest: str | None = "one", **fields: Any) -> NodeInven
         node=NodeId(name),
         agent_uid=name,
         boot_id="b",
-        machine_id="m",
+        machine_id=fields.pop("machine_id", "m"),
         agent_version="0.1.0",
         hostname=name,
-        data_address="10.0.0.1",
+        data_address=fields.pop("data_address", "10.0.0.1"),
         weights=(CachedWeights(ref=REF, size_bytes=1, manifest=manifest),),
         weights_port=fields.pop("weights_port", 8083),
         **fields,
@@ -41,6 +41,14 @@ def test_who_has_them_whole_and_has_a_door_is_named() -> None:
         node("e", leaving=True),
     ) == ["b"]
     assert choose_peers("hf:org/other@main", node("a"), [node("b")]) is None
+
+
+def test_a_door_that_only_its_own_machine_can_reach_is_for_that_machine_alone() -> None:
+    inside = node("b", data_address="127.0.0.1", machine_id="one")
+    assert chosen(node("a", machine_id="one"), inside) == ["b"]
+    assert chosen(node("a", machine_id="two"), inside) == []
+    assert chosen(node("a", machine_id="two"), node("c", data_address="::1")) == []
+    assert chosen(node("a"), node("d", data_address="no address"), inside) == []
 
 
 def test_the_nearest_come_first() -> None:

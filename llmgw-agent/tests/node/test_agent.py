@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from llmgw.domain.ids import Epoch
 from llmgw.domain.replicas import ShardState
@@ -42,7 +42,8 @@ class Machine:
                     weights = f"path:{self.state}/w.gguf"
                     await orders.put(Assigned(spec=replace(spec, weights=weights), epoch=Epoch(1)))
 
-        anyio.run(put)
+        with start_blocking_portal() as portal:
+            portal.call(put)
 
     def start(self, *flags: str) -> "subprocess.Popen[str]":
         agent = subprocess.Popen(

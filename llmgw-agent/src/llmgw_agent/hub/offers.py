@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -24,7 +25,7 @@ def choose_peers(
     """
     having: defaultdict[str, list[NodeInventory]] = defaultdict(list)
     for node in others:
-        if node.node == asker.node or node.leaving or node.weights_port is None:
+        if node.node == asker.node or node.leaving or not _is_reached(node, asker):
             continue
         for weights in node.weights:
             if weights.ref == ref and weights.manifest is not None:
@@ -41,6 +42,17 @@ def choose_peers(
             if node.weights_port is not None
         ),
     )
+
+
+def _is_reached(node: NodeInventory, asker: NodeInventory) -> bool:
+    """Whether it has a door, and not one that leads back to the asker's own machine."""
+    if node.weights_port is None:
+        return False
+    try:
+        is_inside = ipaddress.ip_address(node.data_address).is_loopback
+    except ValueError:
+        return False  # what a node says of itself may be anything
+    return not is_inside or node.machine_id == asker.machine_id
 
 
 def _nearness(one: NodeInventory, other: NodeInventory) -> int:

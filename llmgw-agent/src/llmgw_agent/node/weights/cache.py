@@ -262,8 +262,11 @@ class WeightCache:
             except Cancelled:
                 return False
             except (OSError, DiskFull) as error:
-                log.warning("weights cannot be given to others", ref=entry.ref, reason=str(error))
-                self._unreadable.add(home)
+                if read_entry(home) is not None:  # else it was removed meanwhile
+                    self._unreadable.add(home)
+                    log.warning(
+                        "weights cannot be given to others", ref=entry.ref, reason=str(error)
+                    )
                 continue
             return True
         return False
