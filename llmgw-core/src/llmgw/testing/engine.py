@@ -35,6 +35,7 @@ from llmgw.contracts.engine import (
     ReportsMemory,
     Sleeps,
 )
+from llmgw.contracts.pairing import Pairs, SharedRequest
 from llmgw.domain.catalog import Profile
 from llmgw.domain.ids import safe_name_problem
 from llmgw.testing.launching import CREDENTIAL, assignments, ended, profile
@@ -145,6 +146,20 @@ class EngineContract:
                 assert launch.warm_up, "health alone does not prove that the model answers"
                 assert {*launch.expect_models} <= {*assignment.spec.served_names}
                 assert launch.expect_models
+
+    def test_only_the_router_says_whose_cache_a_decode_engine_reads(self) -> None:
+        if not isinstance(self.adapter, Pairs):
+            return
+        pairing = self.adapter.pairing
+        asked = SharedRequest(
+            path="/v1/chat/completions", copies=1, host="10.0.0.1", meeting_port=20001, number=7
+        )
+        with no_io():
+            halves = pairing.share(asked)
+        assert halves is not None
+        assert halves == pairing.share(asked)
+        assert {*(halves.decode or ())} <= pairing.reserved
+        assert pairing.reserved & {*halves.prefill}, "the prefill engine is told nothing"
 
     def test_the_same_assignment_is_launched_the_same_way(self) -> None:
         for assignment, launch in self._launches():
