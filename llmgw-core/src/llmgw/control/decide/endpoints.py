@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
+from llmgw.control.decide.adapters import adapter_statuses, served_adapters
 from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.parts import key_of, named, parts_of, role_of, share_out
 from llmgw.control.decide.roles import failure_of, is_serving, roles_of
 from llmgw.control.decide.snapshot import ClusterSnapshot, Engine, ReplicaRecord
-from llmgw.control.decide.specs import ADAPTS
 from llmgw.control.decide.targets import is_wanted
-from llmgw.domain.catalog import Model, Profile
+from llmgw.domain.catalog import Model
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
 from llmgw.domain.ids import EndpointId, ModelName, ReplicaId
@@ -130,24 +130,10 @@ def _endpoint(
         node=report.shard.node,
         replica=record.id,
         draining=draining,
-        adapters=_adapters(engine, profile, report),
+        adapters=served_adapters(engine, profile, report),
         role=spec.role,
         meeting_port=_meeting_port(engine, spec),
     )
-
-
-def _adapters(
-    engine: Engine | None, profile: Profile | None, report: ShardReport
-) -> Mapping[ModelName, str]:
-    """Return those that are loaded and still wanted: a router must not know them any longer."""
-    if engine is None or profile is None or not profile.adapters:
-        return {}
-    wanted = {item.name for item in profile.adapters}
-    return {
-        item.name: engine.adapter_model(report.spec, item.name)
-        for item in report.adapters
-        if item.name in wanted and not item.problem
-    }
 
 
 def _meeting_port(engine: Engine | None, spec: ShardSpec) -> int | None:
@@ -195,50 +181,8 @@ def model_statuses(
                 created=created.get(model.name, 0),
             )
         )
-        found += _adapter_statuses(snapshot, model, loaded, found[-1])
+        found += adapter_statuses(snapshot, model, loaded, found[-1])
     return tuple(found)
-
-
-def _adapter_statuses(
-    snapshot: ClusterSnapshot, model: Model, loaded: Collection[ModelName], base: ModelStatus
-) -> list[ModelStatus]:
-    """Return one status per adapter: served where it is loaded, coming while its model serves."""
-    found = []
-    for name in model.adapters:
-        state, refusal = base.state, base.refusal
-        if state is ModelState.SERVING and name not in loaded:
-            refusal = _adapter_refusal(snapshot, model, name)
-            state = ModelState.WAKING if refusal is None else ModelState.UNPLACEABLE
-        found.append(replace(base, names=(name,), state=state, refusal=refusal))
-    return found
-
-
-def _adapter_refusal(snapshot: ClusterSnapshot, model: Model, name: ModelName) -> Refusal | None:
-    """Return why no replica has it; None while it may still come."""
-    for record in snapshot.replicas_of(model.name):
-        for report in record.reports.values():
-            for item in report.adapters:
-                if item.name == name and item.problem:
-                    return Refusal(
-                        code=Code.ADAPTER_FAILED,
-                        sentence=f"the adapter {name} of {model.name} cannot be loaded: "
-                        f"{item.problem}",
-                        model=model.name,
-                        node=report.shard.node,
-                        hint="it is tried again; look at its weights, or take it out of the "
-                        "profile",
-                    )
-        known = snapshot.nodes.get(record.nodes[0])
-        if known and known.inventory and ADAPTS not in known.inventory.capabilities:
-            return Refusal(
-                code=Code.AGENT_TOO_OLD,
-                sentence=f"the agent of {known.id} is {known.inventory.agent_version}, which loads "
-                f"no adapters: {name} of {model.name} is not there",
-                model=model.name,
-                node=known.id,
-                hint=f"upgrade the agent of {known.id}",
-            )
-    return None
 
 
 def _how_far(found: tuple[ModelState, Refusal | None]) -> int:

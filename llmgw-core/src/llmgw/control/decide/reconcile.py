@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llmgw.contracts.placement import PlacementPolicy
+from llmgw.control.decide.adapters import adapt
 from llmgw.control.decide.backoff import backoff_s
 from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.eviction import propose_eviction
@@ -29,13 +30,11 @@ from llmgw.control.decide.snapshot import (
     ReplicaRecord,
     Setback,
 )
-from llmgw.control.decide.specs import ADAPTS, wanted_adapters
 from llmgw.control.decide.targets import is_stale, is_wanted, target_of
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import ModelName, NodeId, ReplicaId, replica_id
 from llmgw.domain.plans import (
     Action,
-    AdaptReplica,
     Plan,
     Refusal,
     StartReplica,
@@ -154,7 +153,9 @@ class _Pass:
             self._give_up(record)
         for record in roles.fresh:
             self._repeat_start(record)
-            self._adapt(model, record)
+            if (change := adapt(self.snapshot, model, record)) is not None:
+                self.actions.append(change)
+                self.waits.append(self.snapshot.limits.resend_after)
         self._keep_asleep(model, roles)
         target = target_of(self.snapshot, model, roles)
         if target.pressure != Pressure():
@@ -393,23 +394,6 @@ class _Pass:
                     because=record.order.because,
                 )
             )
-
-    def _adapt(self, model: Model, record: ReplicaRecord) -> None:
-        """Order adapters that differ from the profile's; a gang has none."""
-        node, spec = record.shards[0]
-        profile, report = model.profile(spec.profile), record.reports.get(spec.id)
-        if profile is None or report is None or not (profile.adapters or report.spec.adapters):
-            return
-        known = self.snapshot.nodes.get(node)
-        if known is None or (inventory := known.inventory) is None:
-            return
-        wanted = wanted_adapters(profile)
-        if report.spec.adapters == wanted or ADAPTS not in inventory.capabilities:
-            return
-        names = ", ".join(item.name for item in wanted) or "none"
-        because = f"the profile's adapters are {names}"
-        self.actions.append(AdaptReplica(replica=record.id, adapters=wanted, because=because))
-        self.waits.append(self.snapshot.limits.resend_after)
 
     def _forget_waiters(self, model: Model, parts: Sequence[Roles]) -> None:
         wanted = self.snapshot.wanted.get(model.name)

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 from llmgw.contracts.placement import Candidate
 from llmgw.control.decide.accounts import Accounts
+from llmgw.control.decide.adapters import wanted_adapters
 from llmgw.control.decide.need import Need
-from llmgw.domain.catalog import Profile
-from llmgw.domain.commands import LoraAdapter, Peer, ShardSpec
+from llmgw.domain.commands import Peer, ShardSpec
 from llmgw.domain.ids import NodeId, ReplicaId, shard_id
 from llmgw.domain.nodes import NodeInventory
-
-#: That an agent announces, if it takes `AdaptShard`.
-ADAPTS = "adapters"
 
 
 def make_specs(
@@ -89,11 +86,6 @@ def _addresses(accounts: Accounts, candidate: Candidate, need: Need) -> tuple[st
         if all(found):
             return tuple(address for address in found if address)
     return tuple(node.data_address for node in nodes)
-
-
-def wanted_adapters(profile: Profile) -> tuple[LoraAdapter, ...]:
-    """Return what the engines of the profile are to have, in its order."""
-    return tuple(LoraAdapter(name=item.name, weights=item.weights) for item in profile.adapters)
 
 
 def _common_fabric(nodes: Sequence[NodeInventory], need: Need) -> str | None:
