@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 
 from llmgw.contracts.placement import PlacementPolicy
 from llmgw.control.decide.adapters import adapt
-from llmgw.control.decide.backoff import backoff_s
-from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.eviction import propose_eviction
 from llmgw.control.decide.leaving import Step, leave, rest
 from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.order import count_by_profile, in_turn, urgency, worth
-from llmgw.control.decide.parts import key_of, named, parts_of, share_out
+from llmgw.control.decide.parts import key_of, parts_of, share_out
 from llmgw.control.decide.placement import Placer, place_model
 from llmgw.control.decide.roles import (
     Roles,
@@ -21,6 +19,12 @@ from llmgw.control.decide.roles import (
     failure_of,
     is_serving,
     roles_of,
+)
+from llmgw.control.decide.setbacks import (
+    avoidance_after,
+    failed_rollout,
+    held_back,
+    setback_after,
 )
 from llmgw.control.decide.snapshot import (
     Avoidance,
@@ -172,7 +176,8 @@ class _Pass:
         self._evacuate(roles)
 
     def _start(self, model: Model, roles: Roles, missing: int, because: str) -> None:
-        if (refusal := self._failed_rollout(model, roles)) is not None:
+        known = {**self.snapshot.avoided, **self.avoided}
+        if (refusal := failed_rollout(self.snapshot, model, roles, known)) is not None:
             self.unplaced.append(refusal)
             self._remember(model, refusal)
             return
@@ -181,7 +186,8 @@ class _Pass:
             coming = sum(not is_serving(item) for item in roles.fresh)
             paced = max(self.snapshot.limits.surge - coming, missing - len(roles.old))
             missing = min(missing, max(0, paced))
-        if missing and (held := self._held_back(model)) is not None:
+        held = held_back(self.snapshot, model) if missing and not self.avoided else None
+        if held is not None:
             self.unplaced.append(held.refusal)
             self.setbacks[key_of(model)] = held
             self.waits.append(held.until - self.snapshot.now)
@@ -300,56 +306,10 @@ class _Pass:
                 serving -= 1
             self._leave(record, "replaced")
 
-    def _failed_rollout(self, model: Model, roles: Roles) -> Refusal | None:
-        """Return why a rollout stands still: its new version failed while the old one serves."""
-        if not any(is_serving(item) for item in roles.old) or any(map(is_serving, roles.fresh)):
-            return None
-        known = {**self.snapshot.avoided, **self.avoided}
-        hashes = [self.snapshot.hashes[model.name][item.name] for item in model.profiles]
-        if any(self.snapshot.profile_of(model, item) is None for item in roles.old):
-            for (hashed, node), avoidance in sorted(known.items()):
-                if hashed in hashes and avoidance.failure is not None:
-                    return Refusal(
-                        code=Code.ROLLOUT_FAILED,
-                        sentence=f"the new version of {named(model)} failed on {node}, the old one "
-                        f"goes on serving: {avoidance.failure.message}",
-                        model=model.name,
-                        node=node,
-                        hint=avoidance.failure.hint
-                        or f"change the entry or roll it back; where its cause is gone, run "
-                        f"`llmgw ctl retry {model.name}`",
-                    )
-        return None
-
-    def _held_back(self, model: Model) -> Setback | None:
-        """Return the last refusal while nothing has changed that could overturn it."""
-        setback = self.snapshot.setbacks.get(key_of(model))
-        if setback is None or self.avoided:
-            return None
-        fresh = setback.revision == self.snapshot.revision and setback.until > self.snapshot.now
-        return setback if fresh else None
-
     def _remember(self, model: Model, refusal: Refusal) -> None:
-        before = self.snapshot.setbacks.get(key_of(model))
-        count = before.count + 1 if before else 1
-        limits = self.snapshot.limits
-        pause_s = backoff_s(count, base_s=limits.base_backoff, cap_s=limits.max_backoff)
-        ends = [
-            item.until - self.snapshot.now
-            for item in self.snapshot.avoided.values()
-            if item.until > self.snapshot.now
-        ]
-        pause_s = min([pause_s, *ends])
-        if is_wanted(self.snapshot, model):
-            # Who may be put to sleep for it changes with time alone.
-            pause_s = min(pause_s, limits.base_backoff)
-        self.setbacks[key_of(model)] = Setback(
-            until=self.snapshot.now + pause_s,
-            count=count,
-            revision=self.snapshot.revision,
-            refusal=refusal,
-        )
-        self.waits.append(pause_s)
+        setback = setback_after(self.snapshot, model, refusal)
+        self.setbacks[key_of(model)] = setback
+        self.waits.append(setback.until - self.snapshot.now)
 
     def _give_up(self, record: ReplicaRecord) -> None:
         """Stop a replica that will not come back where it is, and keep its version off that place."""
@@ -365,14 +325,9 @@ class _Pass:
         self._leave(record, message or "it failed")
 
     def _avoid(self, hashed: str, node: NodeId, record: ReplicaRecord) -> None:
-        before = self.snapshot.avoided.get((hashed, node))
-        count = before.count + 1 if before else 1
-        limits = self.snapshot.limits
-        pause_s = backoff_s(count, base_s=limits.base_backoff, cap_s=limits.max_backoff)
-        self.avoided[hashed, node] = Avoidance(
-            until=self.snapshot.now + pause_s, count=count, failure=failure_of(record)
-        )
-        self.waits.append(pause_s)
+        avoidance = avoidance_after(self.snapshot, hashed, node, failure_of(record))
+        self.avoided[hashed, node] = avoidance
+        self.waits.append(avoidance.until - self.snapshot.now)
 
     def _repeat_start(self, record: ReplicaRecord) -> None:
         """Order again what its node has not reported; what it has reported is the node's to run."""
