@@ -332,3 +332,8 @@ def _wheels(session: nox.Session) -> None:
         if label == "core":
             alone = f"{CORE}/tests/packages/try_core_alone.py"
             session.run(python, alone, external=True, silent=True)
+    tools = {"PIPX_HOME": str(out.parent / "pipx"), "PIPX_BIN_DIR": str(out.parent / "bin")}
+    core = str(by_name[CORE])
+    session.run("pipx", "install", "--force", "--quiet", core, env=tools, silent=True)
+    session.run(str(out.parent / "bin" / "llmgw"), "--version", external=True, silent=True)
+    session.run("python", f"{CORE}/tests/packages/try_without_internet.py")

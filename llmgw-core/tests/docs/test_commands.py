@@ -25,6 +25,7 @@ OTHERS = {
     "curl",
     "export",
     "pip",
+    "pipx",
     "pytest",
     "python",
     "python3",
@@ -32,6 +33,7 @@ OTHERS = {
     "ssh",
     "systemctl",
     "useradd",
+    "uv",
 }
 KNOWN = OTHERS | {"llmgw"}
 OURS = {"llmgw-core", "llmgw-agent", "llmgw-engine-llamacpp", "llmgw-engine-vllm"}
@@ -84,7 +86,7 @@ def check_whole(words: list[str]) -> None:
         parse(llmgw, "llmgw", ["12" if word == "VERSION" else word for word in words[1:]], None)
         return
     assert program in OTHERS, f"{program}: a program that nobody has heard of"
-    if program == "pip" or words[1:3] == ["-m", "pip"]:
+    if program in ("pip", "pipx", "uv") or words[1:3] == ["-m", "pip"]:
         for word in words:
             named = re.fullmatch(r"(?:\./)?([a-z][a-z-]+)(?:\[[a-z,]+\])?", word)
             if named and named[1].startswith(("llmgw", "nox")):
