@@ -55,6 +55,11 @@ def test_another_file_is_refused_with_what_would_be_right() -> None:
         plan("/w/model.bin")
 
 
+def test_an_address_without_a_port_is_refused_since_nobody_could_look_there() -> None:
+    with pytest.raises(ConfigError, match=r"--listen: must name a port.*'127\.0\.0\.1:0'"):
+        plan_up(None, state_dir=Path("/state"), listen="127.0.0.1:0", admin_listen="[::1]:8081")
+
+
 def test_server_and_agent_meet_at_one_socket_below_the_state_folder() -> None:
     chosen = plan()
     at = "unix:/state/agents.sock"

@@ -44,8 +44,18 @@ class UpPlan:
 def plan_up(what: Path | None, *, state_dir: Path, listen: str, admin_listen: str) -> UpPlan:
     """Decide for nothing (the demo model), a weight file or a catalog file.
 
-    Raises ConfigError for a file that is neither.
+    Raises ConfigError for a file that is neither, and for an address without a port: what is served
+    there is looked at from here.
     """
+    addresses = {"--listen": listen, "--admin-listen": admin_listen}
+    if problems := [
+        Problem(
+            path=flag, message=f"must name a port, and not leave it to the system, got {text!r}"
+        )
+        for flag, text in addresses.items()
+        if text.rpartition(":")[2] == "0"
+    ]:
+        raise ConfigError("llmgw up", problems)
     socket = f"unix:{state_dir / 'agents.sock'}"
     content: Mapping[str, Any] | None = None
     config = state_dir / "up.yaml"
