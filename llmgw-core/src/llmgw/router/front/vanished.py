@@ -2,7 +2,8 @@
 
 Without these options a client whose machine lost power kept its engine's slot for minutes:
 TCP_USER_TIMEOUT acts while bytes to it are unacknowledged, keep-alive probes while there are
-none.
+none. And without a bound the kernel takes up to 4 MB (`tcp_wmem`) for each client that does not
+read, and so long it is not known to be slow.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ _OPTIONS = tuple(
         (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 10),
         (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
         (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+        # Bytes not sent yet; what is on its way is bounded by the client's own window.
+        (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", 128 * 1024),
     )
     if hasattr(socket, name)  # macOS lacks some
 )
 
 
 def notice_vanished(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel end a connection whose client is no longer there, within 30 s."""
+    """Have the kernel end a connection whose client is no longer there, within 30 s, and hold little
+    for one that does not read."""
     peer = transport.get_extra_info("socket")
     if peer is None or peer.family not in (socket.AF_INET, socket.AF_INET6):
         return
