@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import secrets
+import threading
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -85,7 +86,8 @@ class InMemoryTrust:
         self.grant_age_days: float = 0
         self.joined: list[tuple[NodeId, str]] = []  #: node and peer address, in order
         self.renewed: list[NodeId] = []
-        self._present = self._make_identity()
+        self._one_at_a_time = threading.Lock()
+        self._change()
 
     @property
     def cluster_id(self) -> str:
@@ -103,7 +105,7 @@ class InMemoryTrust:
             self._local_only.add(token.id)
         if reusable:
             self._reusable.add(token.id)
-        self._present = self._make_identity()
+        self._change()
         return token.reveal()
 
     def revoke(self, node: NodeId, reason: str) -> None:
@@ -111,17 +113,17 @@ class InMemoryTrust:
 
     def rotate_server_certificate(self) -> None:
         """Present a new leaf from now on."""
-        self._present = self._make_identity()
+        self._change()
 
     def add_authority(self) -> None:
         """First step of a CA change: sign by a new one, go on trusting the old."""
         self.authorities.insert(0, Authority())
-        self._present = self._make_identity()
+        self._change()
 
     def drop_authority(self) -> None:
         """Last step of a CA change: trust the old one no more."""
         self.authorities.pop()
-        self._present = self._make_identity()
+        self._change()
 
     def node_certificate(
         self, node: NodeId, public: ec.EllipticCurvePublicKey, pool: str | None = None
@@ -148,7 +150,7 @@ class InMemoryTrust:
         grant = self._grant(node, csr, self.pool)
         if token_id not in self._reusable:
             del self._tokens[token_id]
-            self._present = self._make_identity()
+            self._change()
         self.joined.append((node, peer_address))
         return grant
 
@@ -174,10 +176,17 @@ class InMemoryTrust:
             pool=pool,
         )
 
+    def _change(self) -> None:
+        # Nodes join on threads of the server's, while a test makes tokens for others.
+        with self._one_at_a_time:
+            self._present = self._make_identity()
+
     def _make_identity(self) -> ServerIdentity:
         key = ec.generate_private_key(ec.SECP256R1())
         signer = self.authorities[-1]  # whom every agent trusts already
-        joins = [derive_join_authority(token.id, token.secret) for token in self._tokens.values()]
+        joins = [
+            derive_join_authority(token.id, token.secret) for token in tuple(self._tokens.values())
+        ]
         return ServerIdentity(
             certificate_chain=signer.sign(key.public_key(), x509.DNSName(SERVER_NAME)) + signer.pem,
             private_key=Secret(

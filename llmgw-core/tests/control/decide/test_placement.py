@@ -19,7 +19,13 @@ from llmgw.control.decide.policies.spread import Spread
 from llmgw.control.decide.snapshot import Avoidance, ClusterSnapshot, Limits, NodeRecord
 from llmgw.domain.catalog import spec_hash
 from llmgw.domain.ids import NodeId, ReplicaId
-from llmgw.domain.nodes import CachedWeights, DeviceHealth, DeviceProcess, NodeState
+from llmgw.domain.nodes import (
+    CachedWeights,
+    DeviceHealth,
+    DeviceProcess,
+    InstallableEngine,
+    NodeState,
+)
 from llmgw.domain.plans import Refusal
 from llmgw.domain.weights import WeightFacts
 from llmgw.testing import values
@@ -253,6 +259,20 @@ def test_each_reason_has_its_code_and_says_what_was_needed(
     assert part.sentence
     assert part.node == "a"
     assert explain_refused(fleet, model, Pack()) is not None
+
+
+def test_a_node_that_the_site_gave_a_lock_to_may_install_that_version(
+    snapshot: MakeSnapshot,
+) -> None:
+    lock = (InstallableEngine(engine="fake", version="site-1"),)
+    nodes = [values.inventory("a", devices=1), values.inventory("b", devices=1, installable=lock)]
+    answers = place(snapshot([gpu(version="site-1")], nodes), count=2)
+    assert where(answers)[0] == "b"
+    assert isinstance(answers[1], Refusal)
+    assert {part.code for part in answers[1].parts} == {"engine_missing", "devices_busy"}
+    (other,) = place(snapshot([gpu(version="site-2")], nodes))
+    assert isinstance(other, Refusal)
+    assert {part.code for part in other.parts} == {"engine_missing"}
 
 
 def test_every_code_has_a_meaning_for_the_handbook() -> None:
