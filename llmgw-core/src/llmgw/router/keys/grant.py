@@ -6,6 +6,8 @@ Token budgets are summed by the store over all of them.
 
 from __future__ import annotations
 
+import msgspec
+
 from llmgw.clock import Clock
 from llmgw.domain.keys import ApiKey, KeyLimits, KeySpend, Scope
 from llmgw.domain.shares import KeyWant, RouterShares
@@ -16,14 +18,11 @@ from llmgw.router.keys.meter import Meter
 from llmgw.router.table import ModelRoute
 
 
-class Charge:
-    """One request under a key, from `KeyGrant.begin` until `end`."""
+class Charge(msgspec.Struct, eq=False):
+    """One request under a key, from `KeyGrant.begin` until `end`. A struct, for price."""
 
-    __slots__ = ("_estimate", "_grant")
-
-    def __init__(self, grant: KeyGrant, estimate: int) -> None:
-        self._grant: KeyGrant | None = grant
-        self._estimate = estimate
+    _grant: KeyGrant | None
+    _estimate: int
 
     def end(self, tokens: int | None) -> None:
         """Give the place back and settle the estimate. Further calls do nothing.

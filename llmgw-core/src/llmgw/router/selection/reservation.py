@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
 from llmgw.domain.endpoints import Endpoint
 from llmgw.router.selection.lines import Choice
 from llmgw.router.selection.state import EndpointState
@@ -53,43 +55,19 @@ class Learner(Protocol):
         ...
 
 
-class Reservation:
-    """A slot of one endpoint, held from the choice until `release`."""
+class Reservation(msgspec.Struct, eq=False):
+    """A slot of one endpoint, held from the choice until `release`. A struct, for price."""
 
-    __slots__ = (
-        "_choice",
-        "_learner",
-        "_tokens",
-        "_usable",
-        "is_trial",
-        "load_before",
-        "match",
-        "prefill",
-        "state",
-        "suspect",
-    )
-
-    def __init__(
-        self,
-        learner: Learner,
-        state: EndpointState,
-        choice: Choice,
-        usable: int,
-        tokens: int,
-        is_trial: bool,
-    ) -> None:
-        self.state = state
-        self.suspect = b""  #: its fingerprint, if others are kept away; set by the selector
-        self.match: tuple[int, int] | None = None  #: as `TellsMatch`; set by the selector
-        self.prefill: Reservation | None = (
-            None  #: of the engine that computes the prompt, if another
-        )
-        self.load_before = state.in_flight  #: requests in flight when it was chosen
-        self._learner: Learner | None = learner
-        self._choice = choice
-        self._usable = usable
-        self._tokens = tokens
-        self.is_trial = is_trial  #: it decides whether an ejected endpoint is used again
+    _learner: Learner | None  #: None: released
+    state: EndpointState
+    _choice: Choice
+    _usable: int
+    _tokens: int
+    is_trial: bool  #: it decides whether an ejected endpoint is used again
+    load_before: int  #: requests in flight when it was chosen
+    suspect: bytes = b""  #: its fingerprint, if others are kept away; set by the selector
+    match: tuple[int, int] | None = None  #: as `TellsMatch`; set by the selector
+    prefill: Reservation | None = None  #: of the engine that computes the prompt, if another
 
     @property
     def endpoint(self) -> Endpoint:

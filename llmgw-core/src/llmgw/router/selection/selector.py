@@ -204,7 +204,9 @@ class Selector:
         state = usable[choice.balancer.choose(request, usable)]
         tokens = request.body_bytes >> 2
         is_trial = state.half_open or state.ejected_until is not None
-        reservation = Reservation(self, state, choice, len(usable), tokens, is_trial)
+        reservation = Reservation(
+            self, state, choice, len(usable), tokens, is_trial, state.in_flight
+        )
         if choice.matcher is not None:
             reservation.match = choice.matcher.match
         if suspect:
