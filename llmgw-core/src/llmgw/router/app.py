@@ -37,6 +37,7 @@ from llmgw.router.ingress.ingress import Tables
 from llmgw.router.keys import KeyTable
 from llmgw.router.loads import LoadPoller
 from llmgw.router.metrics import Now, RouterMetrics
+from llmgw.router.outbox import Outbox
 from llmgw.router.pool import ConnectionPool, Looks
 from llmgw.router.routes import hot_table
 from llmgw.router.selection import Outcome, Reservation, Selector, compile_profiles
@@ -82,7 +83,10 @@ class Router:
         )
         self.selector.on_room = self.admission.room
         self.keys.on_change = self.admission.check_keys
-        self.pool = ConnectionPool(self.wheel, connect_limit_s=settings.deadlines.connect)
+        outbox = Outbox()
+        self.pool = ConnectionPool(
+            self.wheel, connect_limit_s=settings.deadlines.connect, outbox=outbox
+        )
         self.loads = LoadPoller(
             self.selector,
             adapters or {},
@@ -128,6 +132,7 @@ class Router:
             hot=hot_table(settings.path_prefix),
             ingress=Ingress(self._tables, self.forward),
             cors=Cors(settings.cors_origins),
+            outbox=outbox,
         )
         self.protocol = partial(Connection, self.front)
         self.asgi = build_api(self, settings.path_prefix)

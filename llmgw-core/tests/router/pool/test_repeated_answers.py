@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
 
 from llmgw.domain.ids import EndpointId
+from llmgw.router.outbox import Outbox
 from llmgw.router.pool import AnswerHead, EngineConnection, EngineExchange, EngineFailure
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
@@ -22,12 +24,16 @@ class Wire:
     def get_extra_info(self, name: str) -> None:
         return None
 
-    def write(self, data: bytes) -> None: ...
-
     def close(self) -> None:
         self.is_closed = True
 
     abort = close
+
+
+class Nowhere(Outbox):
+    """Sends nothing, and needs no loop."""
+
+    def write(self, transport: asyncio.Transport, data: bytes) -> None: ...
 
 
 class Told(EngineExchange):
@@ -59,7 +65,7 @@ class Engine:
         self.reusable: list[bool] = []
         self.wire = Wire()
         self.connection = EngineConnection(
-            EndpointId("e"), lambda _, reusable: self.reusable.append(reusable)
+            EndpointId("e"), lambda _, reusable: self.reusable.append(reusable), Nowhere()
         )
         self.connection.connection_made(cast(Any, self.wire))
 

@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from llmgw.domain.ids import EndpointId
+from llmgw.router.outbox import Outbox
 from llmgw.router.pool import EngineConnection
 
 pytestmark = [
@@ -25,7 +26,7 @@ async def test_the_kernel_gives_up_bytes_to_an_engine_after_five_seconds() -> No
     """F12; that this is enough is tried with packets that vanish, in the chaos suite."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as engine:
-        connection = EngineConnection(EndpointId("e"), lambda *_: None)
+        connection = EngineConnection(EndpointId("e"), lambda *_: None, Outbox())
         transport, _ = await loop.create_connection(lambda: connection, *engine.getsockname())
         own = transport.get_extra_info("socket")
         assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5_000

@@ -29,7 +29,9 @@ class Client(Protocol):
         """Return data framed as this client can read it."""
         ...
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes) -> None:
+        """Write data now; what else is written goes out at the end of the loop's turn."""
+        ...
 
     def write_whole(self, status: int, headers: bytes, body: bytes) -> None:
         """Write an answer of known length, its head included."""

@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
         "_exchange",
         "_front",
         "_is_admitted",
+        "_outbox",
         "_peer",
         "_reader",
         "_reading_paused",
@@ -79,6 +80,7 @@ class Connection(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._front = front
+        self._outbox = front.outbox
         self._config = config
         self._server = front.server = server_state
         self._state = app_state
@@ -157,8 +159,8 @@ class Connection(asyncio.Protocol):
         return self._exchange is not None or self._cycle is not None or bool(self._waiting)
 
     def _invite_body(self) -> None:
-        if self._exchange is None and self.transport is not None:
-            self.transport.write(_CONTINUE)
+        if self._exchange is None:
+            self.write(_CONTINUE)
 
     def _remembered(self, data: bytes) -> RepeatedRequest | None:
         """Return the head of the one request that waits, if all of it was in this read."""
@@ -293,17 +295,20 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         if self.transport is not None:
+            # At once, so that an application learns at once when it has to wait.
+            self._outbox.flush()
             self.transport.write(data)
 
     def write_whole(self, status: int, headers: bytes, body: bytes) -> None:
         head = self.head(status, headers, len(body))
         if self.transport is not None:
-            self.transport.write(head + body)
+            self._outbox.write(self.transport, head + body)
 
     def write_piece(self, data: bytes) -> None:
         transport, request = self.transport, self._request
         if transport is not None and request is not None:
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if request.is_http11 else data)
+            framed = b"%x\r\n%b\r\n" % (len(data), data) if request.is_http11 else data
+            self._outbox.write(transport, framed)
 
     def finish(self, *, ended: bool) -> None:
         request, self._request = self._request, None
@@ -313,7 +318,7 @@ class Connection(asyncio.Protocol):
             return
         request.body = b""  # its head may be remembered, its body must not
         if ended and request.is_http11:
-            self.transport.write(b"0\r\n\r\n")
+            self._outbox.write(self.transport, b"0\r\n\r\n")
         self._server.total_requests += 1
         if not request.keep_alive or self._closing:
             self._close()
@@ -362,6 +367,7 @@ class Connection(asyncio.Protocol):
         overtake the answer: so the sending half goes first, and what comes is read and dropped.
         """
         self._closing = True
+        self._outbox.flush()
         transport = self.transport
         if transport is None or transport.is_closing():
             return

@@ -12,6 +12,7 @@ from llmgw.router.front.cors import Cors
 from llmgw.router.front.proxies import NOBODY, Proxies
 from llmgw.router.ingress import Ingress
 from llmgw.router.metrics import RouterMetrics
+from llmgw.router.outbox import Outbox
 from llmgw.router.routes import Route
 from llmgw.router.timers import TimerWheel
 
@@ -57,6 +58,7 @@ class Front:
         hot: Mapping[bytes, Route] | None = None,
         ingress: Ingress | None = None,
         cors: Cors | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self.limits = limits
         self.wheel = wheel
@@ -64,6 +66,7 @@ class Front:
         self.hot: Mapping[bytes, Route] = hot or {}
         self.ingress = ingress
         self.cors = cors or Cors(())
+        self.outbox = outbox or Outbox()
         self.server: ServerState | None = None  #: uvicorn's, once somebody has connected
         self.count = 0
         self.by_address: dict[str, int] = {}

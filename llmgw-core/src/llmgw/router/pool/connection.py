@@ -15,6 +15,7 @@ from typing import Protocol, cast
 import httptools
 
 from llmgw.domain.ids import EndpointId
+from llmgw.router.outbox import Outbox
 from llmgw.router.pool.head import AnswerHead
 from llmgw.router.pool.unreached import notice_unreached
 from llmgw.router.repeated import RepeatedHead
@@ -86,6 +87,7 @@ class EngineConnection(asyncio.Protocol):
         "_headers",
         "_in_body",
         "_keep",
+        "_outbox",
         "_over",
         "_parser",
         "_paused",
@@ -105,9 +107,13 @@ class EngineConnection(asyncio.Protocol):
     )
 
     def __init__(
-        self, endpoint: EndpointId, released: Callable[[EngineConnection, bool], None]
+        self,
+        endpoint: EndpointId,
+        released: Callable[[EngineConnection, bool], None],
+        outbox: Outbox,
     ) -> None:
         self.endpoint = endpoint
+        self._outbox = outbox
         self.released = released  #: called with (self, reusable) when the exchange is over
         self.idle_since = 0.0
         self._transport: asyncio.Transport | None = None
@@ -147,7 +153,7 @@ class EngineConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._lose, EngineFailure.RESET)
             return
         if len(body) <= _SLICE:
-            transport.write(head + body)
+            self._outbox.write(transport, head + body)
             return
         # A slow engine holds a large body back here, one slice at a time, instead of a
         # second copy of it filling the transport's buffer.

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId
+from llmgw.router.outbox import Outbox
 from llmgw.router.pool.connection import READ_HIGH, READ_LOW, EngineConnection
 from llmgw.router.timers import Deadline, TimerWheel
 
@@ -72,8 +73,11 @@ class Opening:
 class ConnectionPool:
     """Connections to all engines of one router."""
 
-    def __init__(self, wheel: TimerWheel, *, connect_limit_s: float) -> None:
+    def __init__(
+        self, wheel: TimerWheel, *, connect_limit_s: float, outbox: Outbox | None = None
+    ) -> None:
         self._wheel = wheel
+        self._outbox = outbox or Outbox()
         self._connect_limit_s = connect_limit_s
         self._idle: dict[EndpointId, list[EngineConnection]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,7 +129,7 @@ class ConnectionPool:
 
     async def _connect(self, endpoint: Endpoint, opening: Opening) -> None:
         address = split_url(endpoint.url)
-        connection = EngineConnection(endpoint.id, self._released)
+        connection = EngineConnection(endpoint.id, self._released, self._outbox)
         try:
             async with asyncio.timeout(self._connect_limit_s):
                 transport, _ = await asyncio.get_running_loop().create_connection(
