@@ -8,13 +8,13 @@ import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmgw.testing.fleet import Fleet, Server
+from llmgw.testing.fleet import Fleet, Server, ask
 from llmgw.testing.site import seconds_until, wait_for
 from llmgw.testing.streams import StreamLoad
 
@@ -151,6 +151,105 @@ def test_an_agent_without_files_to_open_keeps_its_engines_and_heals(
     figures(
         F21=f"an agent that may open nothing for {FULL_S:.0f} s: it lives, 0 of {load.whole} "
         f"streams broken, 0 restarts; what waited ran {healed_s} s after; told: {told[0][-120:]}"
+    )
+
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def has_cgroup(controller: str) -> bool:
+    return os.geteuid() == 0 and (CGROUPS / controller / "cgroup.procs").exists()
+
+
+@contextmanager
+def cgroup(controller: str, *, limits: dict[str, str], pid: int) -> Iterator[Path]:
+    """Hold one process to these limits; what it has started before is not held, nor is its use."""
+    group = CGROUPS / controller / f"llmgw-chaos-{os.getpid()}"
+    group.mkdir()
+    try:
+        for name, value in limits.items():
+            (group / name).write_text(value)
+        (group / "cgroup.procs").write_text(str(pid))
+        yield group
+    finally:
+        for left in (group / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):  # it has just ended
+                (group.parent / "cgroup.procs").write_text(left)
+        wait_for("the group is empty", lambda: not (group / "cgroup.procs").read_text(), 10)
+        group.rmdir()
+
+
+@pytest.mark.skipif(not has_cgroup("pids"), reason="needs root and cgroups of version 1")
+def test_an_agent_without_threads_to_start_takes_no_engine_with_it(
+    fleet: Fleet, figures: Figures
+) -> None:
+    """F21: out of threads, and of processes.
+
+    gRPC ends a process in which it can start no thread, or holds it for ever while a channel
+    closes. What must not happen is that an engine feels it, or that the next agent takes one for
+    dead.
+    """
+    server = fleet.server([fleet.model("m", replicas=2, tokens=20, token_delay=0.25)])
+    agent = fleet.agent()
+    before = fleet.wait_ready(2)
+    with (
+        StreamLoad([server.target], model="m", count=STREAMS) as load,
+        cgroup("pids", limits={"pids.max": "max"}, pid=agent.pid) as group,
+    ):
+        (group / "pids.max").write_text((group / "pids.current").read_text())
+        add_model(server, fleet.model("late"))
+        time.sleep(FULL_S)
+        denied = int((group / "pids.events").read_text().split()[1])
+        (group / "pids.max").write_text("max")
+        assert agent.running is not None
+        ended = agent.running.process.poll()
+        agent.kill()
+        agent.start()
+        healed_s = seconds_until("the late one runs", lambda: len(server.ready()) == 3, 120)
+    assert load.broken == ()
+    assert before.items() <= server.ready().items()
+    assert denied
+    figures(
+        **{
+            "F21 threads": f"an agent that may start no thread and no process for {FULL_S:.0f} s "
+            f"({'held by gRPC' if ended is None else f'ended, status {ended}'}): 0 of "
+            f"{load.whole} streams broken, 0 restarts; what waited ran {healed_s} s after"
+        }
+    )
+
+
+@pytest.mark.skipif(not has_cgroup("memory"), reason="needs root and cgroups of version 1")
+def test_an_engine_that_the_kernel_ends_for_its_memory_takes_nobody_with_it(
+    fleet: Fleet, figures: Figures
+) -> None:
+    """F21: OOM kill of an engine."""
+    server = fleet.server(
+        [fleet.model("big"), fleet.model("m", replicas=2, tokens=20, token_delay=0.25)]
+    )
+    agent = fleet.agent()
+    before = fleet.wait_ready(3)
+    (victim,) = (shard for shard in before if shard.startswith("big-"))
+    with StreamLoad([server.target], model="m", count=STREAMS) as load:
+        with cgroup(
+            "memory", limits={"memory.limit_in_bytes": "65536"}, pid=before[victim]
+        ) as group:
+            ask(server.target, "big")  # which needs a thread there, and its stack
+            seen_s = seconds_until("it is seen", lambda: server.shards()[victim]["restarts"], 20)
+            assert "oom_kill 0" not in (group / "memory.oom_control").read_text()
+        back_s = seconds_until("it is back", lambda: len(server.ready()) == 3, 60)
+        assert ask(server.target, "big").status_code == 200
+    assert load.broken == ()
+    assert {key: pid for key, pid in before.items() if key != victim}.items() <= (
+        server.ready().items()
+    )
+    cause = server.shards()[victim]["cause"]
+    assert agent.running is not None
+    assert agent.running.process.poll() is None
+    figures(
+        **{
+            "F21 memory": f"killed by the kernel: seen after {seen_s} s as {cause}, ready again "
+            f"{back_s} s later; 0 of {load.whole} other streams broken, 0 other restarts"
+        }
     )
 
 
