@@ -179,9 +179,9 @@ class SimServer:
             commands = commands_for(snapshot, self.decision)
             errand = self.carrier.take(snapshot, self.decision, commands)
             self.publish()
-            for node, commands in errand.commands.items():
-                if deliver(node, commands):
-                    self.carrier.delivered(snapshot, node, commands)
+            for node, mine in errand.commands.items():
+                if deliver(node, mine):
+                    self.carrier.delivered(snapshot, node, mine)
             self.carrier.finish(errand)
         else:
             self.publish()

@@ -85,7 +85,7 @@ def _make(
             known = (record, None) if record.spec.role in replaced else None
         if known is None or known[0] is not record:
             report = _serving_report(snapshot, record)
-            known = (record, report and _endpoint(snapshot, model, record, report))
+            known = (record, _endpoint(snapshot, model, record, report) if report else None)
         endpoints.append(known[1])
     return Made(model, records, endpoints)
 

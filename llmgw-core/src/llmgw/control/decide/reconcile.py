@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 
 from llmgw.contracts.placement import PlacementPolicy
@@ -138,8 +138,9 @@ class _Pass:
 
     def _extent(self) -> tuple[int, ...]:
         """Return what grows with anything that is found to do, to wait for or to remember."""
-        found = (self.actions, self.unplaced, self.waits, self.avoided, self.ports, self.setbacks)
-        return tuple(map(len, (*found, self.pressure, self.fulfilled, self._going)))
+        lists = (self.actions, self.unplaced, self.waits, self.avoided, self.ports, self.setbacks)
+        found: tuple[Sized, ...] = (*lists, self.pressure, self.fulfilled, self._going)
+        return tuple(map(len, found))
 
     def _model(self, model: Model, records: Sequence[ReplicaRecord]) -> None:
         parts = parts_of(model)
