@@ -29,3 +29,12 @@ def test_what_is_not_there_is_not_told() -> None:
     quiet = RatesReply(requests_per_s=1.0, failed_per_s=0.5, output_tokens_per_s=0.0)
     assert load_line(quiet) == "1.0 requests/s, 0.0 tokens/s, 0.5 failed/s"
     assert load_line(None) == "-"
+
+
+def test_of_a_thousand_problems_the_first_are_shown_and_the_rest_counted() -> None:
+    problems = tuple(f"node n{number} is lost" for number in range(1000))
+    reply = StatusReply(version="1", server="s", now=0.0, problems=problems)
+    lines = [line for line in status_text(reply).splitlines() if line.startswith(("!", "  "))]
+    assert lines[0] == "! node n0 is lost"
+    assert len(lines) == 21
+    assert lines[-1].startswith("  and 980 more;")

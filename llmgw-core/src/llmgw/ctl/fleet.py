@@ -19,6 +19,9 @@ if TYPE_CHECKING:
         StatusReply,
     )
 
+#: Where a thousand nodes are away at once, the figures above them must stay on the screen.
+_MOST_PROBLEMS = 20
+
 
 @click.command(cls=CtlCommand, examples=["llmgw ctl status", "llmgw ctl --json status | jq .nodes"])
 @pass_session
@@ -56,7 +59,9 @@ def status_text(reply: StatusReply) -> str:
         )
     ]
     if reply.problems:
-        lines += ["", *(f"! {plain(problem)}" for problem in reply.problems)]
+        lines += ["", *(f"! {plain(problem)}" for problem in reply.problems[:_MOST_PROBLEMS])]
+    if (more := len(reply.problems) - _MOST_PROBLEMS) > 0:
+        lines.append(f"  and {more} more; `llmgw ctl status --json` has all")
     return "\n".join(lines)
 
 
