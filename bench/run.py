@@ -27,7 +27,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -218,8 +218,9 @@ def running(words: list[str], env: dict[str, str], port: int, core: int) -> Iter
         yield process.pid
     finally:
         if process.poll() is None:
-            for pid in tree(process.pid):  # workers too
-                os.kill(pid, signal.SIGTERM)
+            for pid in tree(process.pid):  # workers too, unless that ended them already
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:
