@@ -58,6 +58,28 @@ async def test_a_connection_that_ended_is_passed_over() -> None:
     assert written == [("there", b"2")]
 
 
+async def test_who_is_nearly_alone_does_not_wait() -> None:
+    written: list[tuple[str, bytes]] = []
+    one = cast(Any, Wire(written, "one"))
+    outbox = Outbox()
+    outbox.write(one, b"first")
+    await asyncio.sleep(0)
+    outbox.write(one, b"second")
+    assert written == [("one", b"first"), ("one", b"second")]
+
+
+async def test_a_crowd_waits_turn_after_turn() -> None:
+    written: list[tuple[str, bytes]] = []
+    one = cast(Any, Wire(written, "one"))
+    outbox = Outbox()
+    for turn in range(3):
+        for _ in range(8):
+            outbox.write(one, b"%d" % turn)
+        assert len(written) == 8 * turn
+        await asyncio.sleep(0)
+    assert len(written) == 24
+
+
 async def test_a_write_that_fails_keeps_no_other_back() -> None:
     class Ended(Wire):
         def write(self, data: bytes) -> None:
