@@ -35,6 +35,7 @@ from llmgw.testing.dispatch import MemoryDispatcher
 from llmgw.testing.fake_adapter import FakeEngineAdapter
 
 NODES, DEVICES, MODELS, REPLICAS = 1000, 8, 500, 10
+RESEND_S = 5.0  #: an order that a node has just heard is not repeated sooner
 
 
 class Stalls:
@@ -137,8 +138,11 @@ class Site:
         """Let one engine vanish; measure until another start has been ordered for it."""
         taken: list[float] = []
         spent: list[float] = []
+        await anyio.sleep(RESEND_S)
         self.stalls.reset()
         for number in range(count):
+            if number % 10 == 0:
+                self.nodes.beat()  # or a thousand silent nodes would be what is measured
             node = self.nodes.nodes[next(n for n in list(self.nodes.nodes)[number * 5 :])]
             shard = next(iter(node.shards), None)
             if shard is None:
