@@ -23,9 +23,9 @@ from llmgw.router.pool.connection import READ_HIGH, READ_LOW, EngineConnection
 from llmgw.router.timers import Deadline, TimerWheel
 
 IDLE_LIMIT = 1024  #: kept per endpoint; more are closed after use
-# Engines close idle connections sooner (Python's servers after 5 s), which is seen at once;
-# this is for those that never do.
-IDLE_FOR_S = 60.0
+# The one used last is used next, so what has not been used for a while is surplus: of a time when
+# another engine was away, say. Engines close theirs sooner (Python's servers after 5 s).
+IDLE_FOR_S = 15.0
 _OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL)
 
 
