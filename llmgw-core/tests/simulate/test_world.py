@@ -33,6 +33,13 @@ def test_a_large_fleet_in_trouble_for_an_hour_keeps_every_invariant(seed: int) -
     assert World(size, seed=seed).run().faults > 100
 
 
+@pytest.mark.timeout(120)
+def test_a_thousand_nodes_in_trouble_keep_every_invariant() -> None:
+    """`nox -s soak -- simulate` does so for a day."""
+    size = WorldSize(nodes=1000, devices=8, models=40, hours=0.2)
+    assert World(size, seed=1).run().faults > 20
+
+
 def test_half_a_gang_is_not_waited_for_after_its_leader_is_gone() -> None:
     World(WorldSize(nodes=12, models=10), seed=14).run()
 
