@@ -94,13 +94,18 @@ class Replicated:
         self._run("pg_ctl", "-w", "-D", str(data or self._home), verb, *more)
 
     def _run(self, program: str, *arguments: str) -> None:
-        subprocess.run(
-            [self._primary.bin_path / program, *arguments],
-            user=self._primary.system_user,
-            check=True,
-            stdout=subprocess.DEVNULL,  # a pipe would stay open in the server that is started
-            stderr=subprocess.DEVNULL,
-        )
+        # A pipe would stay open in the server that is started.
+        with tempfile.TemporaryFile() as said:
+            ended = subprocess.run(
+                [self._primary.bin_path / program, *arguments],
+                user=self._primary.system_user,
+                check=False,
+                stdout=said,
+                stderr=said,
+            )
+            if ended.returncode:
+                said.seek(0)
+                raise RuntimeError(f"{program}: {said.read().decode(errors='replace')}")
 
 
 @contextmanager
