@@ -55,7 +55,7 @@ async def test_work_that_had_not_begun_at_the_deadline_never_does(tmp_path: Path
         tasks.start_soon(give_up_on, impatient, stuck, "may still take effect")
         await anyio.to_thread.run_sync(entered.wait)
         await give_up_on(impatient, lambda: done.append("late"), "nothing was changed")
-        go_on.set()
+    go_on.set()  # not before both have given up
     await anyio.to_thread.run_sync(impatient.close)  # returns when all that was queued has ended
     assert done == ["stuck"]
 
