@@ -155,7 +155,8 @@ async def test_what_an_engine_says_of_its_memory_is_reported_also_of_an_adopted_
     node: Any, spec: Any
 ) -> None:
     async with node.running():
-        await node.start(spec(say=("took 512 MiB",)))
+        # Engines load for a while after they said it: the shim has long written it down by then.
+        await node.start(spec(say=("took 512 MiB",), ready_after=1.0))
         report = await node.wait_state("r1.0", ShardState.READY)
         assert report.memory.main_memory_mib == 512.0
     async with node.running():
