@@ -2,13 +2,20 @@
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from llmgw.domain.ids import Epoch
+from llmgw.domain.loads import MemoryReport
 from llmgw.domain.replicas import FailureCause, ShardState
 from llmgw_agent.node import processes
+from llmgw_agent.node.assignments import Assigned
+from llmgw_agent.node.hands import NodeHands
+from llmgw_agent.node.shardfolder import ShardFolder
+from llmgw_agent.node.shards import Life, Phase
 
 # ruff: noqa: ASYNC110 -- the process table wakes nobody
 
@@ -154,11 +161,26 @@ async def test_an_engine_gets_nothing_of_the_agents_environment_but_what_is_allo
 async def test_what_an_engine_says_of_its_memory_is_reported_also_of_an_adopted_one(
     node: Any, spec: Any
 ) -> None:
-    async with node.running():
-        # Engines load for a while after they said it: the shim has long written it down by then.
-        await node.start(spec(say=("took 512 MiB",), ready_after=1.0))
-        report = await node.wait_state("r1.0", ShardState.READY)
-        assert report.memory.main_memory_mib == 512.0
-    async with node.running():
-        report = await node.wait_state("r1.0", ShardState.READY)
-    assert report.memory.main_memory_mib == 512.0
+    for _ in ("started", "adopted"):
+        async with node.running():
+            await node.start(spec(say=("took 512 MiB",)))
+            await node.wait_state("r1.0", ShardState.READY)
+            with anyio.fail_after(15):
+                while (memory := node.report("r1.0").memory) is None:
+                    await anyio.sleep(0.05)
+            assert memory.main_memory_mib == 512.0
+
+
+async def test_what_a_shim_writes_down_only_after_its_engine_is_ready_is_read_all_the_same(
+    node: Any, spec: Any, tmp_path: Path
+) -> None:
+    folder = ShardFolder(tmp_path / "shards" / "r1.0")
+    hands = NodeHands(host=node.host, folder=folder, assigned=Assigned(spec=spec(), epoch=Epoch(1)))
+    hands.incarnation.log.begin(1)
+    life = Life(spec=spec(), phase=Phase.SERVING, incarnation=1)
+    await hands.mark_ready(life)
+    assert hands.incarnation.memory is None
+    folder.logs.mkdir()
+    (folder.logs / "00000001.log").write_text("took 512 MiB\n")
+    await hands.look(life)
+    assert hands.incarnation.memory == MemoryReport(main_memory_mib=512.0)

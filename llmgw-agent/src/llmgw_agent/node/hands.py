@@ -10,7 +10,6 @@ import anyio.to_thread
 
 from llmgw.contracts.engine import EngineAdapter, EngineExit, EngineHome, ReportsMemory
 from llmgw.domain.commands import ShardSpec
-from llmgw.domain.loads import MemoryReport
 from llmgw.domain.replicas import Failure, FailureCause
 from llmgw_agent.node import processes
 from llmgw_agent.node.adapting import Adapting
@@ -26,7 +25,7 @@ from llmgw_agent.node.looker import Looker
 from llmgw_agent.node.preflight import Presence, fingerprint, meet
 from llmgw_agent.node.race import first_of
 from llmgw_agent.node.shardfolder import LaunchRecord, ShardFolder
-from llmgw_agent.node.shards import Life, Looked
+from llmgw_agent.node.shards import Life, Looked, Phase
 from llmgw_agent.node.sleeper import Sleeper
 
 _WORD_LIMIT_S = 2.0  # from an end that was seen to the shim's word about it
@@ -35,6 +34,9 @@ _POLL_S = 0.02
 _TAIL_LINES = 100
 _STOP_SIGNAL = 15
 _GRACE_S = 30.0
+# At ready and at the looks after it: what an engine said just before it was ready, the shim of a
+# busy node may write down seconds later.
+_MEMORY_READINGS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,7 @@ class NodeHands:
         self._ender = Ender(host=host)
         self._sleeper = Sleeper(host=host, folder=folder)
         self._adapting = Adapting(host=host)
+        self._memory_readings = 0  #: of this incarnation
         self.incarnation = Incarnation(
             cookie=host.cookie(assigned.spec.id),
             log=EngineLog(folder.logs),
@@ -138,8 +141,9 @@ class NodeHands:
             await self._host.clock.sleep(_POLL_S)
         record = self.incarnation.record
         was_ready = record is not None and self._folder.was_ready(record.run)
+        self._memory_readings = 0
         if remains is Remains.RUNNING and was_ready:
-            self.incarnation.memory = await self._memory_of(spec)
+            await self._read_memory(spec)
         ended = remains in (Remains.ENDED, Remains.SHIM_LOST, Remains.LEFTOVERS, Remains.STARTING)
         return TakenOver(
             remains=remains,
@@ -183,6 +187,7 @@ class NodeHands:
 
     async def launch(self, life: Life, assigned: Assigned) -> None:
         self.incarnation.memory, self.incarnation.adapters = None, ()
+        self._memory_readings = 0
         await self._launcher.launch(
             self.incarnation,
             life,
@@ -194,6 +199,8 @@ class NodeHands:
 
     async def look(self, life: Life) -> Looked:
         adapter = self._host.adapters.get(life.spec.engine)
+        if life.phase is Phase.SERVING:
+            await self._read_memory(life.spec)
         return await self._looker.look(self.incarnation, life, adapter)
 
     async def wait_ended(self, life: Life) -> Failure:
@@ -272,14 +279,19 @@ class NodeHands:
         await self._sleeper.wake_up(self.incarnation, life.spec, adapter=self._adapter(life))
 
     async def mark_ready(self, life: Life) -> None:
-        self.incarnation.memory = await self._memory_of(life.spec)
+        await self._read_memory(life.spec)
         await anyio.to_thread.run_sync(self._folder.mark_ready, life.incarnation)
 
-    async def _memory_of(self, spec: ShardSpec) -> MemoryReport | None:
+    async def _read_memory(self, spec: ShardSpec) -> None:
+        """Note what the engine's log says by now that it took."""
         adapter = self._host.adapters.get(spec.engine)
-        if not isinstance(adapter, ReportsMemory):
-            return None
-        return adapter.read_memory(await anyio.to_thread.run_sync(self.incarnation.log.start_up))
+        if self._memory_readings >= _MEMORY_READINGS or not isinstance(adapter, ReportsMemory):
+            return
+        self._memory_readings += 1
+        log = self.incarnation.log
+        said = await anyio.to_thread.run_sync(lambda: adapter.read_memory(log.start_up()))
+        # A reading that finds nothing any more, in a log that was rotated away, takes nothing back.
+        self.incarnation.memory = said or self.incarnation.memory
 
     async def adapt(self, spec: ShardSpec) -> None:
         adapter = self._host.adapters.get(spec.engine)
