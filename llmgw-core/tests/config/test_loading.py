@@ -280,8 +280,10 @@ def test_a_secret_is_never_part_of_a_problem(tmp_path: Path) -> None:
         assert "4711" not in said[0]
 
 
-def test_nothing_to_serve_names_both_ways_out() -> None:
-    with pytest.raises(ConfigError, match=r"profile under `models`.*--endpoint id=URL=model"):
+def test_nothing_to_serve_names_the_ways_out() -> None:
+    with pytest.raises(
+        ConfigError, match=r"profile under `models`.*--endpoint id=URL=model.*control\.enabled"
+    ):
         load()
     with pytest.raises(ConfigError, match="nothing to serve"):
         load(None, None, {"models": [{"name": "no-profile"}]})

@@ -118,7 +118,8 @@ def load_server(
 NOTHING_TO_DO = Problem(
     path="",
     message="there is nothing to serve: give a model a profile under `models` (agents then run it), "
-    "or name running engines under `endpoints` or by --endpoint id=URL=model[,model]",
+    "name running engines under `endpoints` or by --endpoint id=URL=model[,model], "
+    'or set control.enabled to "on" to begin with an empty catalog that `llmgw ctl apply` fills',
 )
 
 
