@@ -2,8 +2,8 @@
 
 Runs the real control plane with its loops on nodes in memory (1,000 of 8 devices, 5,000
 replicas), and prints how long a change takes from the report to the command, the longest time
-that the event loop stood still, and how much CPU is used while nothing changes. The readers are
-those of a real site: status, listings and metrics are asked for while the changes happen.
+that the event loop stood still, and how much CPU is used while nothing changes. As in a server, a
+router and the feed of further routers hear on the same loop of every change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import anyio.lowlevel
 import click
 
 from llmgw.clock import SystemClock
-from llmgw.config.server import ControlSettings
+from llmgw.config.server import ControlSettings, RouterSettings
 from llmgw.control.decide.policies.pack import Pack
 from llmgw.control.fleetmetrics import FleetCollector
 from llmgw.control.plane import ControlPlane
@@ -29,6 +29,9 @@ from llmgw.domain.catalog import Model
 from llmgw.domain.endpoints import Endpoint, EndpointUsage, ModelStatus, RouterUsage
 from llmgw.domain.ids import EndpointId, Epoch, ShardId
 from llmgw.domain.replicas import ShardState
+from llmgw.router.app import Router
+from llmgw.router.balancers import llmgw_balancers
+from llmgw.router.feed import FeedSource
 from llmgw.server.memory import set_aside_what_stays
 from llmgw.testing import values
 from llmgw.testing.dispatch import MemoryDispatcher
@@ -91,14 +94,18 @@ class Site:
     def __init__(self, *, elastic: bool) -> None:
         self.elastic = elastic
         self.nodes, self.routers, self.stalls = MemoryDispatcher(), Routers(), Stalls()
+        clock = SystemClock()
+        balancers = {item.name: item for item in llmgw_balancers()}
+        router = Router(RouterSettings(), balancers=balancers, clock=clock)
+        sinks = (self.routers, router, FeedSource(cluster="c", server="s", clock=clock))
         self.plane = ControlPlane(
             ControlSettings(settle="0s"),
             engines={values.ENGINE: FakeEngineAdapter()},
             policies={"pack": Pack()},
             dispatcher=self.nodes,
-            clock=SystemClock(),
-            endpoint_sinks=[self.routers],
-            catalog_sinks=[self.routers],
+            clock=clock,
+            endpoint_sinks=sinks,
+            catalog_sinks=sinks,
             usage=self.routers,
         )
 

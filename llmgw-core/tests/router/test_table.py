@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from llmgw.domain.endpoints import Endpoint, ModelState, ModelStatus
 from llmgw.domain.ids import EndpointId, Epoch, ModelName, ReplicaId
 from llmgw.domain.roles import Role
-from llmgw.router.table import Table
+from llmgw.router.table import Table, TableMaker
 
 
 def endpoint(
@@ -153,6 +153,68 @@ def test_the_table_does_not_depend_on_the_order_of_what_it_is_made_of(
             assert all(set(item.models) & set(route.names) for item in route.endpoints), (
                 "an endpoint got a name that it did not claim"
             )
+
+
+ADAPTERS = st.sampled_from([{}, {}, {}, {ModelName("a"): "a"}, {ModelName("d"): "d"}])
+ENDPOINTS = st.builds(
+    lambda number, names, role, adapters, **drawn: replace(
+        endpoint(f"e{number}", *names, **drawn), role=role, adapters=adapters
+    ),
+    number=st.integers(0, 4),
+    names=NAME_LISTS,
+    role=st.sampled_from([None, None, Role.PREFILL, Role.DECODE]),
+    adapters=ADAPTERS,
+    replica=st.booleans(),
+    priority=st.integers(0, 1),
+    draining=st.booleans(),
+)
+ENTRIES = st.builds(
+    lambda names, state: entry(*names, state=state),
+    names=NAME_LISTS,
+    state=st.sampled_from(ModelState),
+)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            ENDPOINTS,  # one comes or changes
+            st.integers(0, 4),  # one goes
+            st.lists(ENTRIES, max_size=3),  # another catalog
+        ),
+        max_size=12,
+    )
+)
+def test_a_table_made_after_others_is_the_one_made_from_nothing(
+    steps: list[Endpoint | int | list[ModelStatus]],
+) -> None:
+    maker, endpoints, catalog = TableMaker(), dict[str, Endpoint](), list[ModelStatus]()
+    for step in steps:
+        if isinstance(step, Endpoint):
+            endpoints[step.id] = step
+        elif isinstance(step, int):
+            endpoints.pop(f"e{step}", None)
+        else:
+            catalog = step
+        made = maker.make(endpoints.values(), catalog, Epoch(0))
+        assert made == Table.build(endpoints.values(), catalog, Epoch(0))
+        assert made.by_name == {name: route for route in made.routes for name in route.names}
+
+
+def test_a_change_makes_only_the_routes_anew_that_it_is_about() -> None:
+    maker = TableMaker()
+    catalog = [entry("m"), entry("n"), entry("sql")]
+    kept = [endpoint("a", "m", replica=True), endpoint("c", "static")]
+    before = maker.make([*kept, endpoint("b", "n", replica=True)], catalog, Epoch(0))
+    having = replace(endpoint("b", "n", replica=True), adapters={ModelName("sql"): "sql"})
+    # A table from a feed says the same with other values.
+    read = [replace(item) for item in kept]
+    after = maker.make([*read, having], [replace(item) for item in catalog], Epoch(0))
+    assert {name for name in after.by_name if after.find(name) is not before.find(name)} == {
+        "n",
+        "sql",
+    }
+    assert leads(after, "sql") == ["b"]
 
 
 def test_prefill_endpoints_are_a_route_of_their_own() -> None:

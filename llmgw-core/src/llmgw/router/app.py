@@ -41,7 +41,7 @@ from llmgw.router.outbox import Outbox
 from llmgw.router.pool import ConnectionPool, Looks
 from llmgw.router.routes import hot_table
 from llmgw.router.selection import Outcome, Reservation, Selector, compile_profiles
-from llmgw.router.table import Table
+from llmgw.router.table import Table, TableMaker
 from llmgw.router.timers import TimerWheel
 from llmgw.router.usage import UsageLedger
 
@@ -96,6 +96,7 @@ class Router:
         )
         self._legs = Legs(self.metrics)
         self._tables = Tables(Table(), self.keys)
+        self._maker = TableMaker()
         self._endpoints: tuple[Endpoint, ...] = ()
         self._models: tuple[ModelStatus, ...] = ()
         self._epoch = Epoch(0)
@@ -158,6 +159,8 @@ class Router:
         kept = {endpoint.id: endpoint for endpoint in endpoints}
         for old in self._endpoints:
             new = kept.get(old.id)
+            if new is old:
+                continue
             if new is None or (new.incarnation, new.url) != (old.incarnation, old.url):
                 self.pool.forget(old.id)
         self._endpoints, self._epoch = endpoints, epoch
@@ -169,7 +172,7 @@ class Router:
         self._swap()
 
     def _swap(self) -> None:
-        table = Table.build(self._endpoints, self._models, self._epoch)
+        table = self._maker.make(self._endpoints, self._models, self._epoch)
         self._tables.table = table
         self.selector.update(table)
         self.admission.refresh(table)

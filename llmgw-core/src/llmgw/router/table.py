@@ -1,8 +1,8 @@
-"""Which names lead where. Built whole, swapped whole, never edited."""
+"""Which names lead where. Swapped whole, never edited."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -70,44 +70,8 @@ class Table:
 
     @staticmethod
     def build(endpoints: Iterable[Endpoint], models: Iterable[ModelStatus], epoch: Epoch) -> Table:
-        """Return the table of these endpoints and catalog entries. Order of arguments is irrelevant.
-
-        A canonical name beats an alias; of two aliases the one whose canonical name sorts first
-        wins. An endpoint of a replica belongs to its canonical name only, and to its adapters; a
-        static one to each name that it says it answers to. Names unknown to the catalog form
-        routes by themselves, unless nothing but draining endpoints is behind them: such a model
-        has been withdrawn.
-        """
-        entries = _first_of_each(sorted(models, key=_rank_of_entry))
-        known = _name_owners(entries)
-        members: dict[ModelName, list[Endpoint]] = {entry.names[0]: [] for entry in entries}
-        claims: dict[ModelName, list[Endpoint]] = {}
-        for endpoint in sorted(endpoints, key=lambda endpoint: (-endpoint.priority, endpoint.id)):
-            names = endpoint.models[:1] if endpoint.replica is not None else endpoint.models
-            owners = dict.fromkeys(known[name] for name in names if name in known)
-            for owner in (*owners, *(name for name in endpoint.adapters if name in members)):
-                members[owner].append(endpoint)
-            if endpoint.models[0] in known and endpoint.replica is not None:
-                continue
-            for name in endpoint.models:
-                if name not in known:
-                    claims.setdefault(name, []).append(endpoint)
-        routes = [
-            ModelRoute(
-                names=tuple(name for name in entry.names if known[name] == entry.names[0]),
-                endpoints=tuple(members[entry.names[0]]),
-                state=entry.state,
-                expected_wait_s=entry.expected_wait_s,
-                refusal=entry.refusal,
-                routing=entry.routing,
-                created=entry.created,
-            )
-            for entry in entries
-        ]
-        routes += _routes_of_claims(claims)
-        routes = sorted(map(_with_halves, routes), key=lambda route: route.name)
-        by_name: dict[str, ModelRoute] = {name: route for route in routes for name in route.names}
-        return Table(epoch=epoch, routes=tuple(routes), by_name=MappingProxyType(by_name))
+        """Return the table of these endpoints and catalog entries, as `TableMaker` makes it."""
+        return TableMaker().make(endpoints, models, epoch)
 
     def find(self, name: str) -> ModelRoute | None:
         """Return the route of a name or alias, which must match exactly."""
@@ -116,6 +80,129 @@ class Table:
     def visible(self, allows: Callable[[ModelRoute], bool]) -> tuple[ModelRoute, ...]:
         """Return the routes that a key may see, by canonical name."""
         return tuple(route for route in self.routes if allows(route))
+
+
+class TableMaker:
+    """Makes one table after the other.
+
+    A route about which nothing has changed is the very route of the table before, so that one
+    change among five thousand endpoints costs nobody five thousand.
+    """
+
+    def __init__(self) -> None:
+        self._routes: Mapping[ModelName, ModelRoute] = {}
+        self._entries: Mapping[ModelName, ModelStatus] = {}
+        self._groups = _Groups({})
+
+    def make(
+        self, endpoints: Iterable[Endpoint], models: Iterable[ModelStatus], epoch: Epoch
+    ) -> Table:
+        """Return the table of these endpoints and catalog entries. Their order is irrelevant.
+
+        A canonical name beats an alias; of two aliases the one whose canonical name sorts first
+        wins. An endpoint of a replica belongs to its canonical name only, and to its adapters; a
+        static one to each name that it says it answers to. Names unknown to the catalog form
+        routes by themselves, unless nothing but draining endpoints is behind them: such a model
+        has been withdrawn.
+        """
+        entries = _first_of_each(sorted(models, key=_rank_of_entry))
+        owners = _name_owners(entries.values())
+        is_same_catalog = owners == self._groups.owners
+        if not is_same_catalog:
+            self._groups = _Groups(owners)
+        touched = self._groups.take({endpoint.id: endpoint for endpoint in endpoints})
+        routes: list[ModelRoute] = []
+        for name, entry in entries.items():
+            known = self._routes.get(name) if is_same_catalog and name not in touched else None
+            if known is None or self._entries[name] != entry:
+                known = self._kept(_route_of(entry, owners, self._groups.of(name)))
+            routes.append(known)
+        routes += map(self._kept, _routes_of_claims(self._groups.claims()))
+        routes.sort(key=lambda route: route.name)
+        self._entries = entries
+        self._routes = {route.name: route for route in routes}
+        by_name: dict[str, ModelRoute] = {name: route for route in routes for name in route.names}
+        return Table(epoch=epoch, routes=tuple(routes), by_name=MappingProxyType(by_name))
+
+    def _kept(self, route: ModelRoute) -> ModelRoute:
+        """Return the route of the table before, if it says the same."""
+        known = self._routes.get(route.name)
+        return known if known is not None and known == route else route
+
+
+class _Groups:
+    """Which endpoints each entry of one catalog has."""
+
+    def __init__(self, owners: Mapping[ModelName, ModelName]) -> None:
+        """owners: the canonical name behind each name."""
+        self.owners = owners
+        self._members: dict[ModelName, dict[EndpointId, Endpoint]] = {
+            owner: {} for owner in owners.values()
+        }
+        self._claimants: dict[EndpointId, Endpoint] = {}  #: of names that the catalog does not know
+        self._endpoints: dict[EndpointId, Endpoint] = {}
+
+    def take(self, endpoints: dict[EndpointId, Endpoint]) -> set[ModelName]:
+        """Replace the endpoints; return the canonical names for which one came, went or changed."""
+        before, self._endpoints = self._endpoints, endpoints
+        touched: set[ModelName] = set()
+        for id_, old in before.items():
+            new = endpoints.get(id_)
+            if new is old:
+                continue
+            if new == old:
+                endpoints[id_] = old  # read anew from a feed
+                continue
+            self._claimants.pop(id_, None)
+            for owner in self._owners_of(old):
+                del self._members[owner][id_]
+                touched.add(owner)
+        for id_, new in endpoints.items():
+            if before.get(id_) is new:
+                continue
+            for owner in self._owners_of(new):
+                self._members[owner][id_] = new
+                touched.add(owner)
+            if any(self._claimed_by(new)):
+                self._claimants[id_] = new
+        return touched
+
+    def of(self, owner: ModelName) -> tuple[Endpoint, ...]:
+        """Return the endpoints of an entry, in the order of a route."""
+        return tuple(sorted(self._members[owner].values(), key=_rank_of_endpoint))
+
+    def claims(self) -> dict[ModelName, list[Endpoint]]:
+        """Return who answers to each name that the catalog does not know."""
+        claims: dict[ModelName, list[Endpoint]] = {}
+        for endpoint in sorted(self._claimants.values(), key=_rank_of_endpoint):
+            for name in self._claimed_by(endpoint):
+                claims.setdefault(name, []).append(endpoint)
+        return claims
+
+    def _owners_of(self, endpoint: Endpoint) -> set[ModelName]:
+        names = endpoint.models[:1] if endpoint.replica is not None else endpoint.models
+        owners = {self.owners[name] for name in names if name in self.owners}
+        return owners.union(name for name in endpoint.adapters if name in self._members)
+
+    def _claimed_by(self, endpoint: Endpoint) -> Iterator[ModelName]:
+        if endpoint.replica is None or endpoint.models[0] not in self.owners:
+            yield from (name for name in endpoint.models if name not in self.owners)
+
+
+def _route_of(
+    entry: ModelStatus, owners: Mapping[ModelName, ModelName], endpoints: tuple[Endpoint, ...]
+) -> ModelRoute:
+    return _with_halves(
+        ModelRoute(
+            names=tuple(name for name in entry.names if owners[name] == entry.names[0]),
+            endpoints=endpoints,
+            state=entry.state,
+            expected_wait_s=entry.expected_wait_s,
+            refusal=entry.refusal,
+            routing=entry.routing,
+            created=entry.created,
+        )
+    )
 
 
 def _with_halves(route: ModelRoute) -> ModelRoute:
@@ -135,14 +222,18 @@ def _rank_of_entry(entry: ModelStatus) -> tuple[tuple[ModelName, ...], str]:
     return entry.names, entry.state
 
 
-def _first_of_each(entries: list[ModelStatus]) -> list[ModelStatus]:
+def _rank_of_endpoint(endpoint: Endpoint) -> tuple[int, EndpointId]:
+    return -endpoint.priority, endpoint.id
+
+
+def _first_of_each(entries: list[ModelStatus]) -> dict[ModelName, ModelStatus]:
     seen: dict[ModelName, ModelStatus] = {}
     for entry in entries:
         seen.setdefault(entry.names[0], entry)
-    return list(seen.values())
+    return seen
 
 
-def _name_owners(entries: list[ModelStatus]) -> dict[ModelName, ModelName]:
+def _name_owners(entries: Collection[ModelStatus]) -> dict[ModelName, ModelName]:
     owners = {entry.names[0]: entry.names[0] for entry in entries}
     for entry in entries:
         for alias in entry.names[1:]:
@@ -160,7 +251,7 @@ def _routes_of_claims(claims: dict[ModelName, list[Endpoint]]) -> list[ModelRout
     for name in sorted(claims, key=lambda name: _rank_of(name, claims[name])):
         groups.setdefault(frozenset(endpoint.id for endpoint in claims[name]), []).append(name)
     return [
-        ModelRoute(names=tuple(names), endpoints=tuple(claims[names[0]]))
+        _with_halves(ModelRoute(names=tuple(names), endpoints=tuple(claims[names[0]])))
         for names in groups.values()
         if any(not endpoint.draining for endpoint in claims[names[0]])
     ]

@@ -13,7 +13,7 @@ from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.router.balancers import llmgw_balancers
 from llmgw.router.selection import Reservation, Selector, compile_profiles
-from llmgw.router.table import ModelRoute, Table, Unavailable
+from llmgw.router.table import ModelRoute, TableMaker, Unavailable
 from llmgw.testing.clock import FakeClock
 
 
@@ -24,9 +24,10 @@ class Bench:
         self.clock = FakeClock()
         balancers = {factory.name: factory for factory in llmgw_balancers()}
         self.selector = Selector(settings, compile_profiles(settings, balancers), self.clock)
+        self.maker = TableMaker()
 
     def publish(self, *endpoints: Endpoint) -> None:
-        self.table = Table.build(endpoints, (), Epoch(0))
+        self.table = self.maker.make(endpoints, (), Epoch(0))
         self.selector.update(self.table)
 
     @property

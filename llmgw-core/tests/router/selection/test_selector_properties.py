@@ -18,7 +18,7 @@ from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.domain.loads import EngineLoad
 from llmgw.router.balancers import llmgw_balancers
 from llmgw.router.selection import EndpointState, Outcome, Reservation, Selector, compile_profiles
-from llmgw.router.table import Table, Why
+from llmgw.router.table import Table, TableMaker, Why
 
 EXAMPLES = max(1, int(os.environ.get("LLMGW_STEPS", "4000")) // 100)
 BALANCERS = {factory.name: factory for factory in llmgw_balancers()}
@@ -73,7 +73,8 @@ class Selection(RuleBasedStateMachine):
         self.clock = Standing()
         self.selector = Selector(ROUTER, PROFILES, self.clock)
         self.held: list[Reservation] = []
-        self.table = Table()
+        self.maker, self.table = TableMaker(), Table()
+        self.endpoints: list[Endpoint] = []
         self.ejections: dict[str, float] = {}
 
     @initialize(endpoints=ENDPOINTS)
@@ -82,8 +83,14 @@ class Selection(RuleBasedStateMachine):
 
     @rule(endpoints=ENDPOINTS)
     def publish(self, endpoints: list[Endpoint]) -> None:
-        self.table = Table.build(endpoints, (), Epoch(0))
+        self.endpoints = endpoints
+        self.table = self.maker.make(endpoints, (), Epoch(0))
         self.selector.update(self.table)
+
+    @rule(endpoints=ENDPOINTS.filter(bool))
+    def publish_one_change(self, endpoints: list[Endpoint]) -> None:
+        newest = endpoints[0]
+        self.publish([*(item for item in self.endpoints if item.id != newest.id), newest])
 
     @rule(
         model=st.sampled_from(MODELS),
@@ -207,6 +214,23 @@ class Selection(RuleBasedStateMachine):
                 assert state.tokens_in_flight == 0
         in_flight = sum(usage.in_flight for usage in self.selector.usage().values())
         assert in_flight == len(self.held)
+
+    @invariant()
+    def states_are_those_of_the_table(self) -> None:
+        members = [
+            (endpoint, half.name)
+            for route in self.table.routes
+            for half in route.halves
+            for endpoint in half.endpoints
+        ]
+        states = self.selector.states()
+        assert sorted((state.endpoint.id, line) for state in states for line in state.lines) == (
+            sorted((endpoint.id, line) for endpoint, line in members)
+        )
+        for endpoint, _ in members:
+            state = self.selector.state(endpoint.id)
+            assert state is not None
+            assert state.endpoint == endpoint
 
     @invariant()
     def shares_are_within_the_weight(self) -> None:

@@ -44,6 +44,8 @@ class Selector:
         self._clock = clock
         self._moment = Moment(clock.monotonic())
         self._states: dict[EndpointId, EndpointState] = {}
+        self._halves: dict[ModelName, tuple[ModelRoute, ModelName]] = {}
+        """Each half of each route by its own name, and the name of its model."""
         self._departed: list[EndpointState] = []
         self._lines: dict[ModelName, Line] = {}
         self._next_change = float("inf")
@@ -59,36 +61,63 @@ class Selector:
     # -- the table -------------------------------------------------------------------------
 
     def update(self, table: Table) -> None:
-        """Take a new table. Endpoints that stay keep their counters; a restarted one begins anew."""
+        """Take a new table. Endpoints that stay keep their counters; a restarted one begins anew.
+
+        What the table before had, too, is not looked at again.
+        """
         now = self._now()
-        before = self._states
-        states: dict[EndpointId, EndpointState] = {}
-        lines: dict[ModelName, Line] = {}
-        halves = [(half, route.name) for route in table.routes for half in route.halves]
-        for route, model in halves:
-            line = self._lines.get(route.name) or Line(route.name, self._settings)
-            lines[route.name] = line
-            for endpoint in route.endpoints:
-                if endpoint.id not in states:
-                    state = before.get(endpoint.id)
-                    if state is None or not state.has_same_life(endpoint):
-                        state = self._new_state(endpoint, now, has_company=line.has_members)
-                    state.endpoint = endpoint
-                    state.part = self._shares.of_endpoint(endpoint.id, endpoint.max_inflight)
-                    state.models = state.lines = ()
-                    state.ramp(now, self._settings.ejection.slow_start)
-                    state.settle()
-                    states[endpoint.id] = state
-                states[endpoint.id].models += (model,)
-                states[endpoint.id].lines += (route.name,)
-        self._states, self._lines = states, lines
-        gone = {id_: state for id_, state in before.items() if states.get(id_) is not state}
+        before = self._halves
+        self._halves = {
+            half.name: (half, route.name) for route in table.routes for half in route.halves
+        }
+        stale = [half for half, _ in before.values() if not self._has(half)]
+        fresh = [
+            (half, model)
+            for half, model in self._halves.values()
+            if half.name not in before or before[half.name][0] is not half
+        ]
+        left = {
+            endpoint.id: self._states[endpoint.id] for half in stale for endpoint in half.endpoints
+        }
+        for half in stale:
+            for endpoint in half.endpoints:
+                left[endpoint.id].leave(half.name)
+            if half.name not in self._halves:
+                del self._lines[half.name]
+        met: dict[EndpointId, EndpointState] = {}
+        for half, model in fresh:
+            line = self._lines.get(half.name)
+            if line is None:
+                line = self._lines[half.name] = Line(half.name, self._settings)
+            for endpoint in half.endpoints:
+                if endpoint.id not in met:
+                    met[endpoint.id] = self._meet(endpoint, now, has_company=line.has_members)
+                met[endpoint.id].join(half.name, model)
+        gone = {id_: state for id_, state in left.items() if not state.lines}
+        self._states.update(met)
+        for id_ in gone.keys() - met.keys():
+            del self._states[id_]
         self._departed = [state for state in (*self._departed, *gone.values()) if state.in_flight]
-        for route, _ in halves:
-            members = tuple(states[endpoint.id] for endpoint in route.endpoints)
-            lines[route.name].take(members, gone)
+        for half, _ in fresh:
+            members = tuple(met[endpoint.id] for endpoint in half.endpoints)
+            self._lines[half.name].take(members, gone)
         self._plan_next_change(now)
-        self.on_room([route.name for route in table.routes if lines[route.name].has_ready])
+        models = dict.fromkeys(model for _, model in fresh)
+        self.on_room([model for model in models if self._lines[model].has_ready])
+
+    def _has(self, half: ModelRoute) -> bool:
+        return half.name in self._halves and self._halves[half.name][0] is half
+
+    def _meet(self, endpoint: Endpoint, now: float, *, has_company: bool) -> EndpointState:
+        """Return the state of an endpoint as the table has it now."""
+        state = self._states.get(endpoint.id)
+        if state is None or not state.has_same_life(endpoint):
+            state = self._new_state(endpoint, now, has_company=has_company)
+        state.endpoint = endpoint
+        state.part = self._shares.of_endpoint(endpoint.id, endpoint.max_inflight)
+        state.ramp(now, self._settings.ejection.slow_start)
+        state.settle()
+        return state
 
     def _new_state(self, endpoint: Endpoint, now: float, *, has_company: bool) -> EndpointState:
         fresh_s = max(5.0, 3 * self._settings.health.load_interval)

@@ -108,6 +108,17 @@ class EndpointState:
         self._load_fresh_s = load_fresh_s
         self.settle()
 
+    def join(self, line: ModelName, model: ModelName) -> None:
+        """Become a member of a route."""
+        self.lines += (line,)
+        self.models += (model,)
+
+    def leave(self, line: ModelName) -> None:
+        """Be no member of a route any more."""
+        at = self.lines.index(line)
+        self.lines = (*self.lines[:at], *self.lines[at + 1 :])
+        self.models = (*self.models[:at], *self.models[at + 1 :])
+
     @property
     def engine_load(self) -> EngineLoad | None:
         """The newest reading of its metrics; None: none, or too old to mean anything."""
