@@ -109,7 +109,7 @@ def test_an_engine_whose_main_process_is_killed_leaves_nothing_and_starts_anew(
     old = set(agent.tree()) - {shim_of(agent, pid)}
     assert len(old) == 4
     os.kill(pid, signal.SIGKILL)
-    seen_s = seconds_until("it is seen", lambda: server.shards()[shard]["restarts"] == 1, 10)
+    seen_s = seconds_until("it is seen", lambda: server.restarts(shard) == 1, 10)
     at_start: list[int] = []
 
     def new_engine() -> int | None:
@@ -142,11 +142,16 @@ def test_an_engine_whose_shim_is_killed_is_ended_and_started_anew(
     old = agent.tree()
     os.kill(shim_of(agent, pid), signal.SIGKILL)
     gone_s = seconds_until("its tree is gone", lambda: not any(map(is_running, old)), 20)
-    wait_for("it says why", lambda: server.shards()[shard]["cause"] == "shim_lost", 20)
+    wait_for("it says why", lambda: cause_of(server, shard) == "shim_lost", 20)
     again_s = seconds_until("another one is ready", lambda: server.ready().get(shard), 60)
     assert server.ready()[shard] != pid
     figures(F10=f"tree of 4 gone in {gone_s} s, told as shim_lost, ready again {again_s} s later")
     assert gone_s <= 5.0
+
+
+def cause_of(server: Server, shard: str) -> str | None:
+    found = server.shards().get(shard)
+    return found["cause"] if found else None
 
 
 def test_a_frozen_agent_costs_no_stream_and_is_back_at_once(fleet: Fleet, figures: Figures) -> None:
@@ -196,7 +201,7 @@ def test_an_engine_that_stands_still_is_left_out_and_replaced(
             os.kill(pid, signal.SIGSTOP)
         out_s = seconds_until("it is not ready", lambda: replica not in server.usable("m"), 100)
         restart_s = out_s + seconds_until(
-            "it is restarted", lambda: server.shards()[shard]["restarts"] >= 1, 150
+            "it is restarted", lambda: server.restarts(shard) >= 1, 150
         )
         wait_for("both are ready", lambda: len(server.ready()) == 2, 60)
         asked = ask(server.target, "m")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from llmgw.testing.fleet import Fleet, Server, ask
+from llmgw.testing.notified import NotifySocket
 from llmgw.testing.site import seconds_until, wait_for
 from llmgw.testing.streams import StreamLoad
 
@@ -181,24 +182,28 @@ def cgroup(controller: str, *, limits: dict[str, str], pid: int) -> Iterator[Pat
 
 @pytest.mark.skipif(not has_cgroup("pids"), reason="needs root and cgroups of version 1")
 def test_an_agent_without_threads_to_start_takes_no_engine_with_it(
-    fleet: Fleet, figures: Figures
+    fleet: Fleet, figures: Figures, tmp_path: Path
 ) -> None:
     """F21: out of threads, and of processes.
 
     gRPC ends a process in which it can start no thread, or holds it for ever while a channel
-    closes. What must not happen is that an engine feels it, or that the next agent takes one for
-    dead.
+    closes. What must not happen is that an engine feels it, that the next agent takes one for
+    dead, or that systemd hears of one that is held that it lives.
     """
     server = fleet.server([fleet.model("m", replicas=2, tokens=20, token_delay=0.25)])
-    agent = fleet.agent()
+    systemd = NotifySocket(tmp_path / "notify", watchdog_s=4)
+    agent = fleet.agent(env=systemd.env)
     before = fleet.wait_ready(2)
     with (
+        systemd,
         StreamLoad([server.target], model="m", count=STREAMS) as load,
         cgroup("pids", limits={"pids.max": "max"}, pid=agent.pid) as group,
     ):
         (group / "pids.max").write_text((group / "pids.current").read_text())
+        assert "WATCHDOG=1" in systemd.heard()
         add_model(server, fleet.model("late"))
         time.sleep(FULL_S)
+        signs = systemd.heard().count("WATCHDOG=1")
         denied = int((group / "pids.events").read_text().split()[1])
         (group / "pids.max").write_text("max")
         assert agent.running is not None
@@ -209,6 +214,7 @@ def test_an_agent_without_threads_to_start_takes_no_engine_with_it(
     assert load.broken == ()
     assert before.items() <= server.ready().items()
     assert denied
+    assert signs <= 2, "of before it was held"
     figures(
         **{
             "F21 threads": f"an agent that may start no thread and no process for {FULL_S:.0f} s "
@@ -234,7 +240,7 @@ def test_an_engine_that_the_kernel_ends_for_its_memory_takes_nobody_with_it(
             "memory", limits={"memory.limit_in_bytes": "65536"}, pid=before[victim]
         ) as group:
             ask(server.target, "big")  # which needs a thread there, and its stack
-            seen_s = seconds_until("it is seen", lambda: server.shards()[victim]["restarts"], 20)
+            seen_s = seconds_until("it is seen", lambda: server.restarts(victim), 20)
             assert "oom_kill 0" not in (group / "memory.oom_control").read_text()
         back_s = seconds_until("it is back", lambda: len(server.ready()) == 3, 60)
         assert ask(server.target, "big").status_code == 200

@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from llmgw.domain.ids import NodeId, ShardId
 from llmgw.domain.secret import Secret
 from llmgw.logs import configure, get_logger
 from llmgw.plugins import load_registry
+from llmgw.systemd import Supervision, can_start_thread
 from llmgw_agent.node import processes
 from llmgw_agent.node.assignments import Assignments, Intent
 from llmgw_agent.node.cgroups import delegated_cgroup
@@ -313,14 +315,22 @@ def run_agent(settings: AgentSettings) -> None:
 
 
 async def _run_until_signalled(settings: AgentSettings) -> None:
-    async with stop_on_signals() as stop:
-        await serve(
-            settings,
-            state_dir=state_dir_of(settings),
-            registry=load_registry(),
-            clock=SystemClock(),
-            stop=stop,
-        )
+    supervision, clock = Supervision(os.environ), SystemClock()
+    async with stop_on_signals() as stop, anyio.create_task_group() as signs:
+        async with anyio.create_task_group() as running:
+            await running.start(
+                partial(
+                    serve,
+                    settings,
+                    state_dir=state_dir_of(settings),
+                    registry=load_registry(),
+                    clock=clock,
+                    stop=stop,
+                )
+            )
+            # Without threads gRPC may hold a channel for ever, whose loop goes round meanwhile.
+            signs.start_soon(partial(supervision.keep_alive, clock, is_well=can_start_thread))
+        signs.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -15,9 +15,11 @@ from typing import Any, Protocol
 import anyio
 from anyio.abc import TaskStatus
 
+from llmgw.clock import SystemClock
 from llmgw.errors import LlmgwError
 from llmgw.logs import get_logger
 from llmgw.server import memory
+from llmgw.systemd import Supervision
 
 log = get_logger(__name__)
 
@@ -48,7 +50,8 @@ def run_until_stopped(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def run_with_signals(server: Stoppable) -> None:
-    """Run `server`, stopping and reloading it as signals say."""
+    """Run `server`, stopping and reloading it as signals say, and tell systemd that it lives."""
+    supervision = Supervision(os.environ)
     async with anyio.create_task_group() as tasks:
         await tasks.start(_obey_signals, server)
         async with anyio.create_task_group() as running:
@@ -56,6 +59,7 @@ async def run_with_signals(server: Stoppable) -> None:
             memory.settle()
             memory.set_aside_what_stays()
             tasks.start_soon(memory.give_back_often)
+            tasks.start_soon(supervision.keep_alive, SystemClock())
         tasks.cancel_scope.cancel()
 
 

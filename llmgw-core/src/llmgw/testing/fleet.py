@@ -176,6 +176,10 @@ class Server(Member):
         reply = self.peek("/replicas") or {"replicas": ()}
         return {shard["id"]: shard for item in reply["replicas"] for shard in item["shards"]}
 
+    def restarts(self, shard: str) -> int:
+        """How often it was started again; 0 as well where nothing answers in time."""
+        return int(self.shards().get(shard, {}).get("restarts", 0))
+
     def usable(self, model: str) -> set[str]:
         """Replicas of a model that the router of this server sends requests to."""
         found = (self.peek("/endpoints") or {"endpoints": ()})["endpoints"]

@@ -52,6 +52,13 @@ def test_a_unit_is_started_for_ever_as_an_unprivileged_user(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
+def test_a_unit_is_started_anew_when_it_gives_no_sign_of_life(kind: Kind) -> None:
+    service = read(render(unit(kind)))["Service"]
+    assert service["Type"] == "notify"  # without which no sign would be heard
+    assert int(service["WatchdogSec"]) >= 30  # a busy loop is not a dead one
+
+
+@pytest.mark.parametrize("kind", Kind)
 def test_systemd_finds_nothing_wrong_with_a_unit(kind: Kind, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")

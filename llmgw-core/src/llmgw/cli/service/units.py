@@ -38,6 +38,9 @@ class Unit:
 
 
 _COMMON: Section = (
+    ("Type", "notify"),
+    # One whose event loop has stood still for as long is ended, and started again.
+    ("WatchdogSec", "60"),
     ("StateDirectory", "llmgw"),
     ("StateDirectoryMode", "0700"),
     ("UMask", "0077"),
@@ -48,6 +51,7 @@ _COMMON: Section = (
 _OWN: Mapping[Kind, Section] = {
     Kind.SERVER: (
         ("ExecReload", "/bin/kill -HUP $MAINPID"),
+        ("TimeoutStartSec", "infinity"),  # a store may be migrated first
         ("TimeoutStopSec", "60"),  # open requests have 30 s to end
         ("ProtectSystem", "strict"),
         ("ProtectHome", "yes"),
@@ -55,6 +59,7 @@ _OWN: Mapping[Kind, Section] = {
     Kind.AGENT: (
         # Engines outlive the agent: its own process alone is stopped, also for a restart.
         ("KillMode", "process"),
+        ("TimeoutStopSec", "150"),  # with `stop_engines` these have two minutes to end
         # An engine that is killed for want of memory must not end the agent.
         ("OOMPolicy", "continue"),
         # Engines get cgroups of their own, so that a whole tree can be killed at once.
