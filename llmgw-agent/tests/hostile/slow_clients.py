@@ -22,10 +22,13 @@ _BODY = b'{"model": "demo", "stream": true, "max_tokens": 1500, "padding": 8000,
 
 
 class Client(asyncio.Protocol):
-    """One connection. `sent` counts from when the server could know that it is slow."""
+    """One connection. Its age counts from when the server could know that it is slow."""
 
-    def __init__(self, kind: str, key: bytes, closed: asyncio.Queue[tuple[str, float]]) -> None:
+    def __init__(
+        self, kind: str, turn: int, key: bytes, closed: asyncio.Queue[tuple[Client, float]]
+    ) -> None:
         self.kind = kind
+        self.turn = turn  #: of a second's parts, the one in which it is looked after
         self._key = key
         self._closed = closed
         self._began = 0.0
@@ -61,7 +64,7 @@ class Client(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # asyncio's name
         self.transport = None
         age_s = asyncio.get_running_loop().time() - self._began
-        self._closed.put_nowait((self.kind, age_s))
+        self._closed.put_nowait((self, age_s))
 
 
 _ESTABLISHED = 1
@@ -81,39 +84,44 @@ async def open_one(port: int, client: Client) -> None:
 async def run(port: int, key: bytes, kinds: dict[str, int], seconds: float) -> dict[str, object]:
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    closed: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+    closed: asyncio.Queue[tuple[Client, float]] = asyncio.Queue()
     ages: dict[str, list[float]] = {kind: [] for kind in kinds}
-    clients: list[Client] = []
+    # Each keeps its turn, whoever else comes and goes: so each is looked after once a second.
+    turns: list[set[Client]] = [set() for _ in range(TICKS)]
+
+    async def begin(kind: str, turn: int) -> None:
+        client = Client(kind, turn, key, closed)
+        turns[turn].add(client)
+        await open_one(port, client)
+
     for kind, count in kinds.items():
-        for _ in range(count):
-            clients.append(Client(kind, key, closed))
-            await open_one(port, clients[-1])
+        for number in range(count):
+            await begin(kind, number % TICKS)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     tick = 0
-    while loop.time() < until or any(client.transport for client in clients):
+    while loop.time() < until or any(turns):
         if loop.time() > until + GIVE_UP_S:
             break
         tick += 1
-        for client in clients[tick % TICKS :: TICKS]:
+        for client in turns[tick % TICKS]:
             client.drip()
             client.look()
         while not closed.empty():
-            kind, age_s = closed.get_nowait()
-            ages[kind].append(age_s)
+            client, age_s = closed.get_nowait()
+            turns[client.turn].discard(client)
+            ages[client.kind].append(age_s)
             if loop.time() < until:
-                clients = [client for client in clients if client.transport is not None]
-                clients.append(Client(kind, key, closed))
-                await open_one(port, clients[-1])
+                await begin(client.kind, client.turn)
         if loop.time() >= until:
-            for client in clients:
+            for client in (client for turn in turns for client in turn):
                 if client.kind == "idle" and client.transport is not None:
                     client.transport.abort()
         await asyncio.sleep(1 / TICKS)
     return {
         "closed": {kind: len(found) for kind, found in ages.items()},
         "latest_s": {kind: round(max(found, default=0.0), 2) for kind, found in ages.items()},
-        "left_open": sum(client.transport is not None for client in clients),
+        "left_open": sum(map(len, turns)),
     }
 
 

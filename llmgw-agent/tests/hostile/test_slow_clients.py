@@ -111,8 +111,8 @@ async def test_slow_clients_are_cut_and_cost_others_nothing(busy_site: Any, figu
         assert not one.outcome["left_open"]
         for kind, count in SLOW.items():
             assert one.outcome["closed"][kind] >= count
-            # A tick of the wheel, a second between our looks, the filling of buffers.
-            assert one.outcome["latest_s"][kind] <= LIMIT_S + 4.0
+            # A tick of the wheel, a second between our looks, and a busy machine.
+            assert one.outcome["latest_s"][kind] <= LIMIT_S + 2.5
     before, after = (statistics.median(one.p99_ms for one in rounds) for rounds in (idle, slow))
     assert after <= before * 1.1 + NOISE_MS
     assert "Traceback" not in listener.running.text
