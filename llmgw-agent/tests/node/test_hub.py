@@ -1,9 +1,6 @@
 """`hf:` against a small hub on loopback."""
 
 import hashlib
-import http.server
-import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +9,10 @@ import pytest
 from llmgw.contracts.weights import FetchContext, FileProof
 from llmgw.domain.secret import Secret
 from llmgw.errors import PermanentError, TransientError
+from llmgw.testing.fake_hub import git_sha1, serve_hub
 from llmgw_agent.node.weights.faults import Gated
 from llmgw_agent.node.weights.hub import HubSource
 
-SHA = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
     "model.safetensors": b"s" * 5000,
     "config.json": b"{}",
@@ -24,70 +21,10 @@ FILES = {
 }
 
 
-def git_sha1(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
-def sibling(name: str, data: bytes) -> dict[str, object]:
-    """What the hub says of a file: the large ones are kept by SHA-256, the others by git."""
-    said: dict[str, object] = {"rfilename": name, "size": len(data), "blobId": git_sha1(data)}
-    if name.endswith((".safetensors", ".gguf", ".bin")):
-        sha256 = hashlib.sha256(data).hexdigest()
-        lfs = {"size": len(data), "sha256": sha256, "pointerSize": 100}
-        said |= {"blobId": "of a pointer", "lfs": lfs}
-    return said
-
-
-class Hub(http.server.BaseHTTPRequestHandler):
-    """One repository, `org/name`; `org/gated` asks for a token."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if "/gated" in path:
-            self.answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
-        elif path.startswith("/api/models/org/name/revision/"):
-            siblings = [sibling(name, data) for name, data in FILES.items()]
-            body = json.dumps({"id": "org/name", "sha": SHA, "siblings": siblings}).encode()
-            self.answer(200, body, {"content-type": "application/json"})
-        elif path.startswith(f"/api/models/org/name/tree/{SHA}"):
-            tree = [
-                {"type": "file", "path": name, "size": len(data), "oid": "b"}
-                for name, data in FILES.items()
-            ]
-            self.answer(200, json.dumps(tree).encode(), {"content-type": "application/json"})
-        elif path.startswith(f"/org/name/resolve/{SHA}/"):
-            data = FILES[path.removeprefix(f"/org/name/resolve/{SHA}/")]
-            etag = hashlib.sha1(data, usedforsecurity=False).hexdigest()
-            self.answer(200, data, {"ETag": f'"{etag}"', "X-Repo-Commit": SHA})
-        else:
-            self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-
-    do_HEAD = do_GET  # noqa: N815 -- the library's own name
-
-    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *values: object) -> None:  # noqa: A002
-        pass
-
-
 @pytest.fixture
 def hub() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve_hub({"org/name": FILES, "org/gated": None}) as url:
+        yield url
 
 
 class Fetch:

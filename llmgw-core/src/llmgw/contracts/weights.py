@@ -25,7 +25,10 @@ class FetchContext:
 
 
 class WeightSource(Protocol):
-    """One scheme, e.g. `hf`. Runs on a thread; cancelled by an exception out of `report`."""
+    """One scheme, e.g. `hf`. Runs on a thread, and may have more of its own.
+
+    `report` may be called by any of them; an exception out of it cancels the fetch.
+    """
 
     @property
     def scheme(self) -> str: ...

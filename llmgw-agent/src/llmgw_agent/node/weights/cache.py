@@ -24,6 +24,7 @@ from llmgw.logs import get_logger
 from llmgw_agent.node.durable import DiskFull, write_atomically
 from llmgw_agent.node.host import Report, StepFailed
 from llmgw_agent.node.telling import on_loop
+from llmgw_agent.node.weights.contained import contained
 from llmgw_agent.node.weights.entries import (
     Cancelled,
     Entry,
@@ -191,7 +192,8 @@ class WeightCache:
             networks=self._networks,
         )
         if source.scheme == "path":
-            return source.fetch(ref, context)
+            with contained(source, ref):
+                return source.fetch(ref, context)
         try:
             with locked(home, download.give_up), self._room.claim(ref):
                 mark_used(home, self._agent, used=self._is_used(ref))
@@ -200,7 +202,8 @@ class WeightCache:
                     return path
                 data.mkdir(mode=0o700, exist_ok=True)
                 begin_entry(home, ref)
-                path = self._from_peers(ref, source, context) or source.fetch(ref, context)
+                with contained(source, ref):
+                    path = self._from_peers(ref, source, context) or source.fetch(ref, context)
                 clear_partials(data)
                 finish_entry(home, ref, path)
                 log.info("weights fetched", ref=ref)

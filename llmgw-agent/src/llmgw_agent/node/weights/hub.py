@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -169,7 +170,8 @@ def _check(folder: Path, wanted: dict[str, int]) -> None:
 def _progress(context: FetchContext, total: int) -> type:
     from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-    done = 0
+    counting = threading.Lock()  # files come in several threads
+    counts: dict[int, int] = {}
 
     class Reporter(tqdm):  # type: ignore[misc]
         """Counts bytes of all files together and prints nothing."""
@@ -179,9 +181,11 @@ def _progress(context: FetchContext, total: int) -> type:
             super().__init__(*args, **{**kwargs, "disable": True})
 
         def update(self, n: float | None = 1) -> bool | None:
-            nonlocal done
             if self.counts_bytes and n:
-                done += int(n)
+                with counting:
+                    counts[id(self)] = counts.get(id(self), 0) + int(n)
+                    # One bar may count what arrives and another what is written of the same.
+                    done = min(max(counts.values()), total)
                 context.report(done, total)
             return None
 

@@ -21,6 +21,7 @@ from llmgw.errors import LlmgwError
 from llmgw.logs import get_logger
 from llmgw_agent.node.durable import write_atomically
 from llmgw_agent.node.identity.peers import NotAPeer, PeerTls
+from llmgw_agent.node.weights.contained import contained
 from llmgw_agent.node.weights.exchange import NotUnderstood
 from llmgw_agent.node.weights.faults import Corrupt
 from llmgw_agent.node.weights.manifest import (
@@ -127,7 +128,8 @@ def _proof(source: WeightSource, ref: str, context: FetchContext) -> Mapping[str
     if not isinstance(source, Proves):
         return None
     try:
-        proof = source.proof(ref, context)
+        with contained(source, ref):
+            proof = source.proof(ref, context)
     except LlmgwError as error:
         log.debug("source cannot be asked about weights", ref=ref, reason=str(error))
         return None
