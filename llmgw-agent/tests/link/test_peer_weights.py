@@ -446,6 +446,18 @@ async def test_a_revoked_node_gets_no_word_and_is_never_named(fleet: Fleet) -> N
         assert await d.agent.link.find_weights(REF) is None
 
 
+async def test_a_node_that_is_revoked_while_it_fetches_gets_no_more(fleet: Fleet) -> None:
+    async with fleet.running("a", "b") as (a, b):
+        digest = await a.have()
+        await fleet.registered(a)
+        assert await b.agent.link.find_weights(REF) is not None
+        assert await anyio.to_thread.run_sync(fetch_listing, a.peer, b.dial, digest)
+        fleet.workshop.trust.revoke(NodeId("b"), "stolen")
+        await anyio.sleep(1.0)  # ten heartbeats of these servers, which look at each
+        with pytest.raises(Refused, match="not_admitted"):
+            await anyio.to_thread.run_sync(fetch_listing, a.peer, b.dial, digest)
+
+
 async def test_strangers_get_no_connection(fleet: Fleet, tmp_path: Path) -> None:
     async with fleet.running("a", "b") as (a, b):
         await a.have()

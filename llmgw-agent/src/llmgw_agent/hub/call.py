@@ -13,6 +13,7 @@ from llmgw.contracts.sinks import ReportSink
 from llmgw.contracts.trust import NodeTrust
 from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
 from llmgw.logs import Logger, get_logger
+from llmgw_agent.hub.admissions import PeerAdmissions
 from llmgw_agent.hub.admittance import foreign, refuse, speaks_for_others
 from llmgw_agent.hub.authorities import AuthorityWatch
 from llmgw_agent.hub.identity import Identity, Member
@@ -55,6 +56,7 @@ class House:
     heartbeat_s: float  #: shortest interval that agents are told
     node_count_hint: int
     authorities: AuthorityWatch
+    admissions: PeerAdmissions
     sessions: Sessions = field(default_factory=Sessions)
     refusals: Refusals = field(default_factory=Refusals)
 

@@ -17,6 +17,7 @@ from llmgw.domain.commands import Command
 from llmgw.domain.ids import NodeId
 from llmgw.errors import ConfigError, NodeUnreachable, PermanentError, Problem, TransientError
 from llmgw.logs import get_logger
+from llmgw_agent.hub.admissions import PeerAdmissions
 from llmgw_agent.hub.authorities import AuthorityWatch
 from llmgw_agent.hub.bulk import Answers
 from llmgw_agent.hub.call import House
@@ -89,6 +90,9 @@ class HubDispatcher:
     async def run(self, reports: ReportSink, *, task_status: TaskStatus[str]) -> None:
         """Serve agents until cancelled (`Dispatcher.run`)."""
         watch = AuthorityWatch(self._context.trust, self._context.clock, every_s=self._heartbeat_s)
+        admissions = PeerAdmissions(
+            self._context.trust, self._sessions, self._context.clock, every_s=self._heartbeat_s
+        )
         house = House(
             trust=self._context.trust,
             clock=self._context.clock,
@@ -97,6 +101,7 @@ class HubDispatcher:
             heartbeat_s=self._heartbeat_s,
             node_count_hint=self._context.node_count_hint,
             authorities=watch,
+            admissions=admissions,
             sessions=self._sessions,
         )
         server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -110,6 +115,7 @@ class HubDispatcher:
             # Before agents come: the first welcome says which authorities are in force.
             async with anyio.create_task_group() as tasks:
                 await tasks.start(watch.run)
+                tasks.start_soon(admissions.run)
                 await server.start()
                 log.info("agents may connect", address=str(bound))
                 task_status.started(str(bound))

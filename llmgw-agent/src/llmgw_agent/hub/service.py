@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NoReturn, TypeVar
 
 import anyio
@@ -12,7 +11,7 @@ import grpc
 
 from llmgw.contracts.trust import JoinGrant
 from llmgw.domain.ids import NodeId, safe_name_problem
-from llmgw.errors import NodeUnreachable, PermanentError, TransientError
+from llmgw.errors import PermanentError, TransientError
 from llmgw.logs import get_logger
 from llmgw_agent.hub.bulk import Answer, Answers
 from llmgw_agent.hub.call import House, SessionCall
@@ -21,7 +20,7 @@ from llmgw_agent.hub.offers import choose_peers
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.certificates import Unidentified
 from llmgw_agent.wire.codec import decode_bulk, encode_offer
-from llmgw_agent.wire.frames import AdmitPeer, BulkOpening, MalformedFrame, UnknownFrame
+from llmgw_agent.wire.frames import BulkOpening, MalformedFrame, UnknownFrame
 from llmgw_agent.wire.service import ByteStream, Call, Question, read_message
 
 log = get_logger(__name__)
@@ -29,8 +28,6 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 _MAX_CSR_BYTES = 16 << 10
-ADMITTED_S = 300.0
-"""How long a node may fetch from another before it must ask again; a revoked one asks in vain."""
 _BULK_END = pb.BulkEnd().SerializeToString()
 
 
@@ -135,10 +132,7 @@ class NodeStreamService:
         )
         if offer is None:
             return pb.WeightsOffer()
-        admit = AdmitPeer(node=asker.node, manifest=offer.manifest, for_s=ADMITTED_S)
-        for peer in offer.peers:
-            with suppress(NodeUnreachable):  # the caller will find nobody there, and go on
-                sessions.reach(peer.node).send(admit)
+        self._house.admissions.admit(asker.node, offer)
         return encode_offer(offer)
 
     async def _take(self, answer: Answer, context: ByteStream) -> None:
