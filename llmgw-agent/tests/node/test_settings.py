@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from llmgw.cli.service.command import service
 from llmgw.errors import ConfigError
-from llmgw_agent.settings import load_agent
+from llmgw_agent.settings import WeightSettings, load_agent
 
 
 def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None:
@@ -66,3 +68,8 @@ def test_an_unknown_key_of_the_file_is_an_error(tmp_path: Path) -> None:
     file.write_text('serverz = ["10.0.0.1:8082"]\n')
     with pytest.raises(ConfigError, match="serverz"):
         load_agent(file, {}, {})
+
+
+def test_a_nodes_firewall_closes_the_port_that_it_gives_weights_at() -> None:
+    done = CliRunner().invoke(service, ["firewall", "--allow", "10.0.0.1"])
+    assert f"define weights = {WeightSettings().share_port}" in done.output.splitlines()

@@ -102,18 +102,29 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert "--print" in str(done.exception)
 
 
-def test_the_firewall_lets_routers_in_and_nobody_else() -> None:
-    text = firewall.render(["10.0.0.1", "fd00::/64", "10.0.1.0/24"], ports=(20000, 29999))
+def rules(*sources: str, weights_port: int = 8083) -> str:
+    return firewall.render(sources, ports=(20000, 29999), weights_port=weights_port)
+
+
+def test_the_firewall_lets_routers_and_nodes_in_and_nobody_else() -> None:
+    text = rules("10.0.0.1", "fd00::/64", "10.0.1.0/24")
     lines = [line.strip() for line in text.splitlines()]
-    accept = lines.index("ip saddr { 10.0.0.1/32, 10.0.1.0/24 } tcp dport $engines accept")
-    assert "ip6 saddr { fd00::/64 } tcp dport $engines accept" in lines
-    assert accept < lines.index("tcp dport $engines drop")
+    ports = "tcp dport { $engines, $weights }"
+    accept = lines.index(f"ip saddr {{ 10.0.0.1/32, 10.0.1.0/24 }} {ports} accept")
+    assert f"ip6 saddr {{ fd00::/64 }} {ports} accept" in lines
+    assert accept < lines.index(f"{ports} drop")
+    assert {"define engines = 20000-29999", "define weights = 8083"} <= set(lines)
 
 
 @pytest.mark.parametrize("sources", [[], ["router-1"], ["10.0.0.1/24"]])
 def test_a_firewall_that_says_nothing_or_too_much_is_refused(sources: list[str]) -> None:
     with pytest.raises(ConfigError):
-        firewall.render(sources, ports=(20000, 29999))
+        rules(*sources)
+
+
+def test_a_port_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="weights-port"):
+        rules("10.0.0.1", weights_port=0)
 
 
 def test_nft_takes_the_firewall(tmp_path: Path) -> None:
@@ -121,7 +132,7 @@ def test_nft_takes_the_firewall(tmp_path: Path) -> None:
     if nft is None:
         pytest.skip("nft is not installed")
     path = tmp_path / "llmgw.nft"
-    path.write_text(firewall.render(["10.0.0.1", "fd00::/64"], ports=(20000, 29999)))
+    path.write_text(rules("10.0.0.1", "fd00::/64"))
     done = subprocess.run([nft, "--check", "-f", str(path)], capture_output=True, text=True)
     if "Operation not permitted" in done.stderr:
         pytest.skip("checking rules needs a privilege that this machine does not give")

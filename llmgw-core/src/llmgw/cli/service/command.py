@@ -74,8 +74,9 @@ def install(
     help="A router, or another node of the fleet; may be given again.",
 )
 @click.option("--ports", default="20000-29999", show_default=True, help="Of this node's engines.")
-def firewall(allow: tuple[str, ...], ports: str) -> None:
-    """Print nftables rules that let only routers and nodes reach this node's engines.
+@click.option("--weights-port", default=8083, show_default=True, help="`weights.share_port`.")
+def firewall(allow: tuple[str, ...], ports: str, weights_port: int) -> None:
+    """Print nftables rules that let only routers and nodes reach this node's engines and weights.
 
     \b
     Example:
@@ -84,7 +85,8 @@ def firewall(allow: tuple[str, ...], ports: str) -> None:
     first, _, last = ports.partition("-")
     if not (first.isdigit() and last.isdigit()):
         raise click.UsageError(f"--ports must be FIRST-LAST, got {ports!r}")
-    click.echo(rules.render(allow, ports=(int(first), int(last))), nl=False)
+    text = rules.render(allow, ports=(int(first), int(last)), weights_port=weights_port)
+    click.echo(text, nl=False)
 
 
 def _replace(path: Path, text: str) -> None:
