@@ -23,7 +23,6 @@ import click
 from llmgw.clock import SystemClock
 from llmgw.config.server import ControlSettings, RouterSettings
 from llmgw.control.decide.policies.pack import Pack
-from llmgw.control.fleetmetrics import FleetCollector
 from llmgw.control.plane import ControlPlane
 from llmgw.domain.catalog import Model
 from llmgw.domain.endpoints import Endpoint, EndpointUsage, ModelStatus, RouterUsage
@@ -32,6 +31,7 @@ from llmgw.domain.replicas import ShardState
 from llmgw.router.app import Router
 from llmgw.router.balancers import llmgw_balancers
 from llmgw.router.feed import FeedSource
+from llmgw.server.fleetpage import fleet_page
 from llmgw.server.memory import set_aside_what_stays
 from llmgw.testing import values
 from llmgw.testing.dispatch import MemoryDispatcher
@@ -178,7 +178,6 @@ class Site:
             ("nodes", view.nodes),
             ("replicas", view.replicas),
             ("models", view.models),
-            ("metrics", partial(_collect, FleetCollector(view))),
         )
         for name, question in questions:
             took: list[float] = []
@@ -189,6 +188,10 @@ class Site:
                 took.append(time.perf_counter() - began)
                 await anyio.sleep(0.05)
             self.say(f"view: {name}, longest of 5", max(took))
+        self.stalls.reset()
+        for _ in range(5):
+            assert await fleet_page(view)
+        self.say("page of metrics: longest stall of the loop", self.stalls.longest_s)
 
     async def idle(self, seconds: float = 30.0) -> None:
         """Measure while there are only heartbeats, each node's every five seconds."""
@@ -218,11 +221,6 @@ def _share(values_s: list[float], share: float) -> float:
     return sorted(values_s)[min(len(values_s) - 1, math.ceil(len(values_s) * share) - 1)]
 
 
-def _collect(collector: FleetCollector) -> None:
-    for metric in collector.collect():
-        assert metric.name
-
-
 async def measure(*, elastic: bool) -> None:
     site = Site(elastic=elastic)
     async with anyio.create_task_group() as group:
@@ -233,8 +231,8 @@ async def measure(*, elastic: bool) -> None:
             watching.start_soon(site.stalls.run)
             await site.fill()
             await site.change_one_node_at_a_time()
+            await site.read()
             watching.cancel_scope.cancel()
-        await site.read()
         await site.idle()
         group.cancel_scope.cancel()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from llmgw.control.fleetmetrics import FleetCollector
+from llmgw.control.fleetmetrics import FleetCollector, read_fleet
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.nodes import DeviceHealth
 from llmgw.testing import values
@@ -15,13 +15,19 @@ from llmgw.testing import values
 pytestmark = pytest.mark.anyio
 
 
-def reading(site: Any) -> dict[tuple[str, ...], float]:
+async def reading(site: Any) -> dict[tuple[str, ...], float]:
     """Value by name and label values."""
     return {
         (sample.name, *sample.labels.values()): sample.value
-        for family in FleetCollector(site.plane.view).collect()
+        for family in FleetCollector(await read_fleet(site.plane.view)).collect()
         for sample in family.samples
     }
+
+
+async def page(site: Any) -> str:
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(await read_fleet(site.plane.view)))
+    return generate_latest(registry).decode()
 
 
 async def test_devices_are_summed_by_node_and_a_reading_that_was_refused_is_absent(
@@ -37,7 +43,7 @@ async def test_devices_are_summed_by_node_and_a_reading_that_was_refused_is_abse
         values.inventory("n1", devices=(known, broken)),
     )
     site.fleet.join(values.inventory("n2", devices=(silent,)))
-    seen = reading(site)
+    seen = await reading(site)
     assert seen["llmgw_device_memory_bytes", "n1"] == 9 << 30
     assert seen["llmgw_device_memory_used_bytes", "n1"] == 512 << 20
     assert seen["llmgw_device_utilization_ratio", "n1"] == 0.5
@@ -58,7 +64,7 @@ async def test_what_engines_say_is_summed_by_model_and_silence_is_not_zero(site:
             (second, EngineLoad(running=3, waiting=None, kv_used=0.5)),
         ]
     )
-    seen = reading(site)
+    seen = await reading(site)
     assert seen["llmgw_engine_requests", "m", "running"] == 5
     assert seen["llmgw_engine_requests", "m", "waiting"] == 1
     assert seen["llmgw_engine_kv_cache_used_ratio", "m"] == 0.5
@@ -67,15 +73,13 @@ async def test_what_engines_say_is_summed_by_model_and_silence_is_not_zero(site:
 
 
 async def test_every_state_has_a_series_from_the_first_scrape_on(site: Any) -> None:
-    registry = CollectorRegistry()
-    registry.register(FleetCollector(site.plane.view))
-    text = generate_latest(registry).decode()
+    text = await page(site)
     assert 'llmgw_nodes{state="lost"} 0.0' in text
-    assert "llmgw_control_leading 0.0" in text
+    assert "\nllmgw_control_leading " in text
     await site.serve(
         [values.model("m", values.profile(devices=1))], values.inventory("n1", devices=3)
     )
-    text = generate_latest(registry).decode()
+    text = await page(site)
     assert 'llmgw_devices{node="n1",use="booked"} 1.0' in text
     assert 'llmgw_devices{node="n1",use="free"} 2.0' in text
     assert 'llmgw_replicas{model="m",state="ready"} 1.0' in text

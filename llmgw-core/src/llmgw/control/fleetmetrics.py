@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
+import anyio.lowlevel
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from llmgw.control.view import FleetView, ModelView, NodeView
+from llmgw.control.decide.snapshot import ClusterSnapshot
+from llmgw.control.view import FleetView, ModelView, NodeView, Standing
 from llmgw.domain.endpoints import ModelState
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.nodes import Device, DeviceHealth, NodeState
@@ -17,77 +20,92 @@ from llmgw.domain.replicas import ReplicaState
 _BYTES_PER_MIB = 1 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReading:
+    """The fleet at one moment; of a large one each part at a moment of its own."""
+
+    standing: Standing
+    snapshot: ClusterSnapshot
+    nodes: tuple[NodeView, ...]
+    models: tuple[ModelView, ...]
+
+
+async def read_fleet(view: FleetView) -> FleetReading:
+    """Look at the fleet, without holding up the loop by all of a large one at once."""
+    nodes = view.nodes()
+    await anyio.lowlevel.checkpoint()
+    models = view.models()
+    await anyio.lowlevel.checkpoint()
+    return FleetReading(
+        standing=view.standing(), snapshot=view.snapshot(), nodes=nodes, models=models
+    )
+
+
 class FleetCollector(Collector):
-    """Register it with the admin listener's registry.
+    """One reading as metrics; may be asked on any thread.
 
     Every state is always present, so that an alert on one does not depend on its having
     occurred; a figure that nobody knows is absent. Series are per model and node, of which the
     catalog and the fleet bound the number.
     """
 
-    def __init__(self, view: FleetView) -> None:
-        self._view = view
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: describing must not look at a fleet that is not there yet."""
-        return ()
+    def __init__(self, reading: FleetReading) -> None:
+        self._reading = reading
 
     def collect(self) -> Iterable[Metric]:
-        """Return one reading."""
-        nodes, models = self._view.nodes(), self._view.models()
-        yield from self._control()
-        yield from _node_metrics(nodes)
-        yield from _device_metrics(nodes)
-        yield from _model_metrics(models)
-        yield from self._engines()
+        """Return all series."""
+        yield from _control_metrics(self._reading.standing)
+        yield from _node_metrics(self._reading.nodes)
+        yield from _device_metrics(self._reading.nodes)
+        yield from _model_metrics(self._reading.models)
+        yield from _engine_metrics(self._reading.snapshot)
 
-    def _control(self) -> Iterator[Metric]:
-        standing = self._view.standing()
-        yield _one("llmgw_control_leading", "Whether this server leads.", standing.leading)
-        yield _one("llmgw_control_epoch", "Epoch of the leadership in force.", standing.epoch)
-        yield _one(
-            "llmgw_control_settled", "Whether enough of the fleet has reported.", standing.settled
-        )
-        yield _one(
-            "llmgw_control_mass_loss_brake",
-            "Whether too many nodes fell silent at once for any to be taken for lost.",
-            standing.braked,
-        )
-        yield _one(
-            "llmgw_control_pass_seconds", "Length of the newest planning.", standing.last_pass_s
-        )
-        yield CounterMetricFamily(
-            "llmgw_control_passes", "Plannings since the start.", value=standing.passes
-        )
 
-    def _engines(self) -> Iterator[Metric]:
-        requests = GaugeMetricFamily(
-            "llmgw_engine_requests",
-            "Requests that engines say they compute or queue, by model, whatever sent them.",
-            labels=["model", "state"],
-        )
-        cache = GaugeMetricFamily(
-            "llmgw_engine_kv_cache_used_ratio",
-            "Part of the KV cache in use, of the model's fullest engine.",
-            labels=["model"],
-        )
-        for model, loads in self._loads().items():
-            for state in ("running", "waiting"):
-                counts = [getattr(load, state) for load in loads]
-                if known := [count for count in counts if count is not None]:
-                    requests.add_metric([model, state], sum(known))
-            if used := [load.kv_used for load in loads if load.kv_used is not None]:
-                cache.add_metric([model], max(used))
-        yield from (requests, cache)
+def _control_metrics(standing: Standing) -> Iterator[Metric]:
+    yield _one("llmgw_control_leading", "Whether this server leads.", standing.leading)
+    yield _one("llmgw_control_epoch", "Epoch of the leadership in force.", standing.epoch)
+    yield _one(
+        "llmgw_control_settled", "Whether enough of the fleet has reported.", standing.settled
+    )
+    yield _one(
+        "llmgw_control_mass_loss_brake",
+        "Whether too many nodes fell silent at once for any to be taken for lost.",
+        standing.braked,
+    )
+    yield _one("llmgw_control_pass_seconds", "Length of the newest planning.", standing.last_pass_s)
+    yield CounterMetricFamily(
+        "llmgw_control_passes", "Plannings since the start.", value=standing.passes
+    )
 
-    def _loads(self) -> dict[str, list[EngineLoad]]:
-        snapshot = self._view.snapshot()
-        by_model: dict[str, list[EngineLoad]] = {}
-        for record in snapshot.replicas:
-            for _, spec in record.shards:
-                if (load := snapshot.loads.get(spec.id)) is not None:
-                    by_model.setdefault(record.replica.model, []).append(load)
-        return by_model
+
+def _engine_metrics(snapshot: ClusterSnapshot) -> Iterator[Metric]:
+    requests = GaugeMetricFamily(
+        "llmgw_engine_requests",
+        "Requests that engines say they compute or queue, by model, whatever sent them.",
+        labels=["model", "state"],
+    )
+    cache = GaugeMetricFamily(
+        "llmgw_engine_kv_cache_used_ratio",
+        "Part of the KV cache in use, of the model's fullest engine.",
+        labels=["model"],
+    )
+    for model, loads in _loads(snapshot).items():
+        for state in ("running", "waiting"):
+            counts = [getattr(load, state) for load in loads]
+            if known := [count for count in counts if count is not None]:
+                requests.add_metric([model, state], sum(known))
+        if used := [load.kv_used for load in loads if load.kv_used is not None]:
+            cache.add_metric([model], max(used))
+    yield from (requests, cache)
+
+
+def _loads(snapshot: ClusterSnapshot) -> dict[str, list[EngineLoad]]:
+    by_model: dict[str, list[EngineLoad]] = {}
+    for record in snapshot.replicas:
+        for _, spec in record.shards:
+            if (load := snapshot.loads.get(spec.id)) is not None:
+                by_model.setdefault(record.replica.model, []).append(load)
+    return by_model
 
 
 def _node_metrics(nodes: tuple[NodeView, ...]) -> Iterator[Metric]:

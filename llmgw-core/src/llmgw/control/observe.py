@@ -167,13 +167,12 @@ class Observer:
         if self._was_settled:  # once is enough: from then on silence is judged node by node
             return True
         inventory = self._stores.inventory
-        registered = [item.id for item in inventory.nodes.values() if item.inventory is not None]
         done, self.settles_in_s = settled(
             now=now,
             began=inventory.began,
             settle_s=self._settle_s,
             known=inventory.expected,
-            registered=registered,
+            registered=inventory.registrants,
             first_registration=inventory.first_registration,
         )
         self._was_settled = done

@@ -24,6 +24,7 @@ from llmgw.contracts.sinks import (
 )
 from llmgw.contracts.weights import WeightSource
 from llmgw.control.decide.checks import catalog_problems
+from llmgw.control.decide.endpoints import MadeEndpoints
 from llmgw.control.decide.lifecycle import SilenceLimits
 from llmgw.control.decide.snapshot import Engine, Limits
 from llmgw.control.loops.intake import Intake
@@ -127,6 +128,7 @@ class ControlPlane:
             clock=clock,
             interval_s=settings.interval,
         )
+        made = MadeEndpoints()
         self._publisher = Publisher(
             self._stores,
             observer,
@@ -134,6 +136,7 @@ class ControlPlane:
             catalog_sinks=catalog_sinks,
             published=published or AT_ONCE,
             sinks=sinks,
+            made=made,
             clock=clock,
             interval_s=settings.publish_interval,
         )
@@ -146,7 +149,9 @@ class ControlPlane:
             jitter=jitter,
         )
         self._intake = Intake(self._stores, clock)
-        self.view = FleetView(self._stores, observer, self._reconciler, policy=policy, clock=clock)
+        self.view = FleetView(
+            self._stores, observer, self._reconciler, policy=policy, made=made, clock=clock
+        )
 
     @property
     def reports(self) -> ReportSink:

@@ -91,14 +91,16 @@ class FleetView:
         reconciler: Reconciler,
         *,
         policy: PlacementPolicy,
+        made: MadeEndpoints,
         clock: Clock,
     ) -> None:
+        """made: of whoever publishes; only what has changed since is made for a listing."""
         self._stores = stores
         self._observer = observer
         self._reconciler = reconciler
         self._policy = policy
         self._clock = clock
-        self._made: MadeEndpoints = {}  # only what changed is made afresh for the next listing
+        self._made = made
 
     def snapshot(self) -> ClusterSnapshot:
         """Return the fleet as decisions see it now."""
@@ -150,7 +152,7 @@ class FleetView:
         endpoints = find_endpoints(snapshot, made=self._made)
         statuses = model_statuses(
             snapshot,
-            endpoints,
+            self._made,
             wake_s=self._stores.wake.wake_s,
             created=self._stores.desired.catalog.created,
         )

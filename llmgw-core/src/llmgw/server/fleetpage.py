@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import anyio.to_thread
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
-from llmgw.control.fleetmetrics import FleetCollector
+from llmgw.control.fleetmetrics import FleetCollector, FleetReading, read_fleet
 from llmgw.control.view import FleetView
-
-
-class _Taken(Collector):
-    """A reading that was taken before."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
 
 
 async def fleet_page(view: FleetView) -> bytes:
@@ -28,11 +14,10 @@ async def fleet_page(view: FleetView) -> bytes:
 
     Read here, where the fleet holds still; written on a thread, where it may take its time.
     """
-    families = list(FleetCollector(view).collect())
-    return await anyio.to_thread.run_sync(_written, families)
+    return await anyio.to_thread.run_sync(_written, await read_fleet(view))
 
 
-def _written(families: Sequence[Metric]) -> bytes:
+def _written(reading: FleetReading) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Taken(families))
+    registry.register(FleetCollector(reading))
     return generate_latest(registry)

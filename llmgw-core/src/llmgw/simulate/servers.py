@@ -119,7 +119,7 @@ class SimServer:
         self.statuses: tuple[ModelStatus, ...] = ()
         self._time = time
         self._policy = policy
-        self._made: MadeEndpoints = {}
+        self._made = MadeEndpoints()
         self._memory = Memory()
         self._published: Fingerprint | None = None
         self._heard_at = float("-inf")
@@ -208,7 +208,7 @@ class SimServer:
             self.stores.desired.note_withdrawals(self.endpoints, AT_ONCE.serial)
         self.statuses = model_statuses(
             snapshot,
-            self.endpoints,
+            self._made,
             wake_s=self.stores.wake.wake_s,
             created=self.stores.desired.catalog.created,
         )

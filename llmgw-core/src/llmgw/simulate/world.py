@@ -7,7 +7,7 @@ Events ─▶ nodes ─▶ intake ─▶ stores ─▶ observe ─▶ decide ─
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from zlib import crc32
@@ -105,6 +105,11 @@ class World:
         self._thaws: dict[str, float] = {}
         self._epochs: dict[NodeId, Epoch] = {}
         self._checked_at = 0.0
+        self._usage: tuple[float, list[tuple[Endpoint, ...]], RouterUsage] = (
+            -1.0,
+            [],
+            RouterUsage(),
+        )
         self._seen_endpoints: dict[str, tuple[Endpoint, ...]] = {}
         self._faults = 0
         self._passes = 0
@@ -237,18 +242,20 @@ class World:
 
     def usage(self) -> RouterUsage:
         """Return what a router would say: nothing stays open on what drains for long."""
-        endpoints = {
-            endpoint.id: EndpointUsage(
-                idle_s=self.time.now % 300.0,
-                in_flight=0
+        tables = [server.endpoints for server in self.servers.values() if server.leads]
+        if self._usage[:2] != (self.time.now, tables):
+            second = int(self.time.now)
+            used = EndpointUsage(idle_s=self.time.now % 300.0, in_flight=0)
+            by_load = [replace(used, in_flight=count) for count in range(5)]
+            endpoints = {
+                endpoint.id: used
                 if endpoint.draining
-                else (crc32(endpoint.id.encode()) + int(self.time.now)) % 5,
-            )
-            for server in self.servers.values()
-            if server.leads
-            for endpoint in server.endpoints
-        }
-        return RouterUsage(endpoints=endpoints)
+                else by_load[(crc32(endpoint.id.encode()) + second) % 5]
+                for table in tables
+                for endpoint in table
+            }
+            self._usage = (self.time.now, tables, RouterUsage(endpoints=endpoints))
+        return self._usage[2]
 
     # -- wires ---------------------------------------------------------------------------
 

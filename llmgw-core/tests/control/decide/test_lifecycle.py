@@ -185,8 +185,8 @@ def test_a_fleet_has_settled_when_all_known_nodes_are_back_or_the_window_is_over
         now=now,
         began=0.0,
         settle_s=30.0,
-        known=known,
-        registered=registered,
+        known=set(known),
+        registered=set(registered),
         first_registration=first,
     )
     assert done is expected

@@ -58,6 +58,8 @@ def adapter_statuses(
     snapshot: ClusterSnapshot, model: Model, loaded: Collection[ModelName], base: ModelStatus
 ) -> list[ModelStatus]:
     """Return one status per adapter: served where it is loaded, coming while its model serves."""
+    if not any(profile.adapters for profile in model.profiles):
+        return []
     found = []
     for name in model.adapters:
         state, refusal = base.state, base.refusal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from llmgw.control.decide.adapters import adapter_statuses, served_adapters
@@ -25,16 +25,54 @@ _ANSWERS = frozenset({ShardState.READY, ShardState.DRAINING})
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class _Made:
     """Endpoints of one model, and what they were made of."""
 
     model: Model | None
     records: Sequence[ReplicaRecord]
     endpoints: Sequence[Endpoint | None]  #: of each record; None: it does not serve
+    roles: frozenset[Role | None]  #: of those that take new requests
+    adapters: frozenset[ModelName]  #: that these have loaded
 
 
-#: By model. Whoever keeps them hands them in again.
-MadeEndpoints = dict[ModelName, Made]
+@dataclass(slots=True)
+class MadeEndpoints:
+    """What was made at earlier looks. Whoever keeps it hands it in again.
+
+    What nothing has changed about is taken over: on a large fleet one change must not cost five
+    thousand endpoints.
+    """
+
+    models: dict[ModelName, _Made] = field(default_factory=dict)
+    statuses: dict[ModelName, tuple[Model, ModelStatus]] = field(default_factory=dict)
+
+    def status(
+        self,
+        model: Model,
+        state: ModelState,
+        refusal: Refusal | None,
+        wait_s: float | None,
+        created: int,
+    ) -> ModelStatus:
+        """Return the status that says this: mostly the one that said so last time."""
+        known, said = self.statuses.get(model.name, (None, None))
+        if (
+            said is not None
+            and known is model
+            and (said.state, said.refusal) == (state, refusal)
+            and (said.expected_wait_s, said.created) == (wait_s, created)
+        ):
+            return said
+        status = ModelStatus(
+            names=model.names,
+            state=state,
+            expected_wait_s=wait_s,
+            refusal=refusal,
+            routing=model.routing,
+            created=created,
+        )
+        self.statuses[model.name] = (model, status)
+        return status
 
 
 def find_endpoints(
@@ -42,22 +80,21 @@ def find_endpoints(
 ) -> tuple[Endpoint, ...]:
     """Return every endpoint by id, those that only finish their open streams marked as draining.
 
-    made: those of an earlier call, taken over where nothing that they depend on has changed,
-    and brought up to date: on a large fleet one change must not cost five thousand endpoints.
+    made: of earlier calls; it is brought up to date.
 
     Only what this incarnation's own report showed ready is published. A silent node's endpoints
     stay, since its engines most likely serve; a lost node's stay until a replacement is ready.
     What left the catalog takes no new request from that moment, though it may still run.
     """
-    made = {} if made is None else made
+    models = {} if made is None else made.models
     found: list[Endpoint] = []
     for name, records in snapshot.by_model.items():
-        model, before = snapshot.model(name), made.get(name)
+        model, before = snapshot.model(name), models.get(name)
         if before is None or before.model is not model or before.records != records:
-            made[name] = before = _make(snapshot, model, records, before)
+            models[name] = before = _make(snapshot, model, records, before)
         found += [endpoint for endpoint in before.endpoints if endpoint is not None]
-    for name in made.keys() - snapshot.by_model.keys():
-        del made[name]
+    for name in models.keys() - snapshot.by_model.keys():
+        del models[name]
     return tuple(sorted(found, key=attrgetter("id")))
 
 
@@ -65,8 +102,8 @@ def _make(
     snapshot: ClusterSnapshot,
     model: Model | None,
     records: Sequence[ReplicaRecord],
-    before: Made | None,
-) -> Made:
+    before: _Made | None,
+) -> _Made:
     """Make the endpoints of one model; those of replicas that are as they were are kept."""
     kept: dict[ReplicaId, tuple[ReplicaRecord, Endpoint | None]] = {}
     if before is not None and before.model is model:
@@ -87,7 +124,14 @@ def _make(
             report = _serving_report(snapshot, record)
             known = (record, _endpoint(snapshot, model, record, report) if report else None)
         endpoints.append(known[1])
-    return Made(model, records, endpoints)
+    taking = [item for item in endpoints if item is not None and not item.draining]
+    return _Made(
+        model,
+        records,
+        endpoints,
+        roles=frozenset(item.role for item in taking),
+        adapters=frozenset(name for item in taking for name in item.adapters),
+    )
 
 
 def _serving_report(snapshot: ClusterSnapshot, record: ReplicaRecord) -> ShardReport | None:
@@ -146,42 +190,38 @@ def _meeting_port(engine: Engine | None, spec: ShardSpec) -> int | None:
 
 def model_statuses(
     snapshot: ClusterSnapshot,
-    endpoints: tuple[Endpoint, ...],
+    made: MadeEndpoints,
     *,
     wake_s: Mapping[ModelName, float],
     created: Mapping[ModelName, int],
 ) -> tuple[ModelStatus, ...]:
     """Return one status per catalog entry, in catalog order.
 
-    wake_s: measured seconds from order to ready. created: Unix seconds of the entry.
+    made: what `find_endpoints` has found. wake_s: measured seconds from order to ready. created:
+    Unix seconds of the entry.
     """
-    serving = {
-        (endpoint.models[0], endpoint.role) for endpoint in endpoints if not endpoint.draining
-    }
-    loaded = {name for item in endpoints if not item.draining for name in item.adapters}
-    found = []
+    found: list[ModelStatus] = []
     for model in snapshot.models:
+        serving = made.models.get(model.name)
         state, refusal = ModelState.SERVING, None
-        if (model.name, None) not in serving:
+        if serving is None or None not in serving.roles:
+            roles = serving.roles if serving is not None else frozenset()
             parts = parts_of(model)
             shares = zip(parts, share_out(parts, snapshot.replicas_of(model.name)), strict=True)
             missing = [
                 _without_endpoint(snapshot, part, mine)
                 for part, mine in shares
-                if (model.name, role_of(part)) not in serving
+                if role_of(part) not in roles
             ]
             state, refusal = max(missing, key=_how_far, default=(state, refusal))
-        found.append(
-            ModelStatus(
-                names=model.names,
-                state=state,
-                expected_wait_s=wake_s.get(model.name),
-                refusal=refusal,
-                routing=model.routing,
-                created=created.get(model.name, 0),
-            )
+        status = made.status(
+            model, state, refusal, wake_s.get(model.name), created.get(model.name, 0)
         )
-        found += adapter_statuses(snapshot, model, loaded, found[-1])
+        found.append(status)
+        loaded = serving.adapters if serving is not None else frozenset()
+        found += adapter_statuses(snapshot, model, loaded, status)
+    if len(made.statuses) > len(snapshot.models):
+        made.statuses = {model.name: made.statuses[model.name] for model in snapshot.models}
     return tuple(found)
 
 

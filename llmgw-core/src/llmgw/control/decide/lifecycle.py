@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmgw.domain.ids import NodeId
 from llmgw.domain.nodes import NodeState
@@ -25,9 +27,8 @@ class SilenceLimits:
     lost_pace: float = 10.0  #: otherwise one node per so long
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
-    """What decides over one node's state."""
+class Vitals(NamedTuple):
+    """What decides over one node's state. A tuple, since half a large fleet may be silent."""
 
     node: NodeId
     state: NodeState
@@ -79,7 +80,8 @@ def judge_nodes(
             due.append(item)
         if found is not item.state:
             changed[item.node] = found
-        waits += _next_step(silent_s, limits)
+        if (step_s := _next_step(silent_s, limits)) is not None:
+            waits.append(step_s)
     held = due
     if due and now >= grace_until:
         held = _held_by_brake(due, fleet, well, now=now, limits=limits)
@@ -109,10 +111,15 @@ def _by_silence(item: Vitals, silent_s: float, limits: SilenceLimits) -> NodeSta
     return NodeState.READY
 
 
-def _next_step(silent_s: float, limits: SilenceLimits) -> list[float]:
-    ends = [limits.suspect_after, limits.disconnected_after]
-    ends += [] if limits.lost_after is None else [limits.lost_after]
-    return [end - silent_s for end in ends if end > silent_s][:1]
+def _next_step(silent_s: float, limits: SilenceLimits) -> float | None:
+    """Return after how long its silence will mean more; None: it means all that it can."""
+    if silent_s < limits.suspect_after:
+        return limits.suspect_after - silent_s
+    if silent_s < limits.disconnected_after:
+        return limits.disconnected_after - silent_s
+    if limits.lost_after is None or silent_s >= limits.lost_after:
+        return None
+    return limits.lost_after - silent_s
 
 
 def _held_by_brake(
@@ -226,8 +233,8 @@ def settled(
     now: float,
     began: float,
     settle_s: float,
-    known: Collection[NodeId],
-    registered: Collection[NodeId],
+    known: AbstractSet[NodeId],
+    registered: AbstractSet[NodeId],
     first_registration: float | None,
     first_node_s: float = 3.0,
 ) -> tuple[bool, float | None]:
@@ -240,7 +247,7 @@ def settled(
     if left_s <= 0:
         return True, None
     if known:
-        return (True, None) if set(known) <= set(registered) else (False, left_s)
+        return (True, None) if known <= registered else (False, left_s)
     if first_registration is None:
         return False, left_s
     left_s = min(left_s, first_registration + first_node_s - now)

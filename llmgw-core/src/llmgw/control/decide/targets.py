@@ -50,7 +50,7 @@ def target_of(snapshot: ClusterSnapshot, model: Model, roles: Roles) -> Target:
     have = min(max(have, lowest), scale.max)
     serving = [item for item in roles.serving if usage_of(snapshot, item) is not None]
     load = sum(usage.in_flight for item in serving if (usage := usage_of(snapshot, item)))
-    load += sum(snapshot.usage.queued.get(name, 0) for name in (*model.names, *model.adapters))
+    load += _queued(snapshot, model)
     asked = min(max(math.ceil(load / scale.target_inflight), lowest, 1), scale.max)
     if not snapshot.usage_known or asked == have:
         return Target(count=have, because="as many as before", recheck_after_s=idle_recheck)
@@ -76,10 +76,18 @@ def target_of(snapshot: ClusterSnapshot, model: Model, roles: Roles) -> Target:
 
 def is_wanted(snapshot: ClusterSnapshot, model: Model) -> bool:
     """Return whether somebody waits for the model."""
-    if any(snapshot.usage.queued.get(name, 0) for name in (*model.names, *model.adapters)):
+    if _queued(snapshot, model):
         return True
     wanted = snapshot.wanted.get(model.name)
     return wanted is not None and not is_stale(wanted, snapshot.now)
+
+
+def _queued(snapshot: ClusterSnapshot, model: Model) -> int:
+    """Return how many requests wait for the model, under any of its names."""
+    queued = snapshot.usage.queued
+    if not queued:  # nearly always
+        return 0
+    return sum(queued.get(name, 0) for name in (*model.names, *model.adapters))
 
 
 def is_stale(wanted: Wanted, now: float) -> bool:

@@ -40,9 +40,11 @@ class Publisher:
         catalog_sinks: Sequence[CatalogSink],
         published: Published,
         sinks: Sequence[Sink],
+        made: MadeEndpoints,
         clock: Clock,
         interval_s: float,
     ) -> None:
+        """made: shared with views, so that they need not make what is published already."""
         self._stores = stores
         self._observer = observer
         self._endpoint_sinks = endpoint_sinks
@@ -52,7 +54,7 @@ class Publisher:
         self._clock = clock
         self._interval_s = interval_s
         self._measured: dict[str, float] = {}  #: start of the order that was measured, by replica
-        self._made: MadeEndpoints = {}
+        self._made = made
         self._published: Fingerprint | None = None
         self._endpoints: tuple[Epoch, tuple[Endpoint, ...]] | None = None
         self._statuses: tuple[Epoch, tuple[ModelStatus, ...]] | None = None
@@ -88,7 +90,7 @@ class Publisher:
         endpoints = find_endpoints(snapshot, made=self._made)
         statuses = model_statuses(
             snapshot,
-            endpoints,
+            self._made,
             wake_s=self._stores.wake.wake_s,
             created=self._stores.desired.catalog.created,
         )

@@ -52,6 +52,7 @@ class Inventory:
         self.first_registration: float | None = None
         self.braked = False
         self.expected: set[NodeId] = set()  #: known from before this server, so worth waiting for
+        self.registrants: set[NodeId] = set()  #: those that have registered with it
         self._limits = limits
         self._drain_limit_s = drain_limit_s
         self._drain_ends: dict[NodeId, float] = {}
@@ -127,6 +128,7 @@ class Inventory:
         self._own_labels.pop(node, None)
         self._unfenced.discard(node)
         self.expected.discard(node)
+        self.registrants.discard(node)
         self._loads.pop(node, None)
         self.revision += 1
 
@@ -150,6 +152,7 @@ class Inventory:
         self._unfenced.add(inventory.node)
         self._own_labels[inventory.node] = inventory.labels
         self._last_seen[inventory.node] = now
+        self.registrants.add(inventory.node)
         self._keep(self._with_intent(record, now))
         self.revision += 1
         due = now + self._limits.suspect_after
@@ -227,14 +230,11 @@ class Inventory:
     def _judged(self, now: float) -> Judgement:
         silent: list[Vitals] = []
         longest_s = 0.0  # silence of those who are well
+        last_seen, suspect_after = self._last_seen, self._limits.suspect_after
         for node, record in self._nodes.items():
-            silent_s = now - self._last_seen[node]
+            silent_s = now - last_seen[node]
             is_live = record.session is not None
-            if (
-                is_live
-                and record.state is NodeState.READY
-                and silent_s < self._limits.suspect_after
-            ):
+            if silent_s < suspect_after and is_live and record.state is NodeState.READY:
                 if silent_s > longest_s:
                     longest_s = silent_s
                 continue
@@ -242,7 +242,7 @@ class Inventory:
                 Vitals(
                     node=node,
                     state=record.state,
-                    last_seen=self._last_seen[node],
+                    last_seen=last_seen[node],
                     session_live=is_live,
                 )
             )

@@ -62,7 +62,7 @@ class FeedSource:
         self._snapshot = FeedSnapshot(
             cluster=cluster, server=server, epoch=Epoch(0), leading=False, serial=0
         )
-        self._line = encode_line(self._snapshot)
+        self._written: tuple[FeedSnapshot, bytes] | None = None
         self._spend: tuple[KeySpend, ...] = ()
         self._turn = anyio.Event()
         self._heard: dict[str, _Heard] = {}
@@ -109,7 +109,6 @@ class FeedSource:
     def _publish(self, snapshot: FeedSnapshot) -> None:
         if snapshot != self._snapshot:
             self._snapshot = msgspec.structs.replace(snapshot, serial=snapshot.serial + 1)
-            self._line = encode_line(self._snapshot)
             self._wake()
 
     def _wake(self) -> None:
@@ -129,21 +128,27 @@ class FeedSource:
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the snapshot as it is, then each newer one; what comes in between is skipped."""
-        sent: bytes | None = None
+        sent: FeedSnapshot | None = None
         spent: tuple[KeySpend, ...] = ()
         pulse = encode_line(FeedPulse())
         while True:
             turn = self._turn
-            if sent is not self._line:
-                sent = self._line
-                yield sent
+            if sent is not self._snapshot:
+                sent = self._snapshot
+                yield self._line()
             elif spent is not self._spend:
                 spent = self._spend
                 yield encode_line(FeedSpend(spend=spent))
             else:
                 await turn.wait()
-                if sent is self._line and spent is self._spend:
+                if sent is self._snapshot and spent is self._spend:
                     yield pulse
+
+    def _line(self) -> bytes:
+        """Return the snapshot as it is told, written once for all who listen, if anybody does."""
+        if self._written is None or self._written[0] is not self._snapshot:
+            self._written = (self._snapshot, encode_line(self._snapshot))
+        return self._written[1]
 
     # -- what routers say ----------------------------------------------------------------------
 
