@@ -17,7 +17,7 @@ def no_io() -> Iterator[None]:
     finally:
         _guard.depth -= 1
     if seen := _guard.take():
-        raise AssertionError(f"an adapter must do no I/O, but did: {', '.join(seen)}")
+        raise AssertionError(f"what only describes must do no I/O, but did: {', '.join(seen)}")
 
 
 class _Guard:
@@ -58,5 +58,5 @@ _guard = _Guard()
 
 
 def _is_import(args: tuple[object, ...]) -> bool:
-    # A module imported on first use is read from disk; that is not the adapter's doing.
+    # A module imported on first use is read from disk; that is not its doing.
     return bool(args) and str(args[0]).endswith((".py", ".pyc", ".so", "__pycache__"))
