@@ -1,10 +1,15 @@
-"""Whatever happens in whatever order, the planner books nothing twice."""
+"""Whatever happens in whatever order, the planner books nothing twice.
+
+`LLMGW_STEPS` sets how many steps are taken in all, 40 to an example.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import anyio
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -102,10 +107,12 @@ class Planner(RuleBasedStateMachine):
                 taken |= things
 
 
+STEPS = 40  #: of an example
+EXAMPLES = max(1, int(os.environ.get("LLMGW_STEPS", "10000")) // STEPS)
 Planner.TestCase.settings = settings(
-    max_examples=25,
-    stateful_step_count=40,
+    max_examples=EXAMPLES,
+    stateful_step_count=STEPS,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-TestPlanner = Planner.TestCase
+TestPlanner = pytest.mark.timeout(120)(Planner.TestCase)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,7 +21,7 @@ from llmgw.router.balancers import llmgw_balancers
 from llmgw.router.selection import EndpointState, Outcome, Reservation, Selector, compile_profiles
 from llmgw.router.table import Table, TableMaker, Why
 
-EXAMPLES = max(1, int(os.environ.get("LLMGW_STEPS", "4000")) // 100)
+EXAMPLES = max(1, int(os.environ.get("LLMGW_STEPS", "10000")) // 100)
 BALANCERS = {factory.name: factory for factory in llmgw_balancers()}
 ROUTER = RouterSettings.model_validate(
     {"profiles": {"pool": {"pools": ["x"]}}, "ejection": {"failures": 2}}
@@ -255,7 +256,7 @@ class Selection(RuleBasedStateMachine):
         ]
 
 
-TestSelection = Selection.TestCase
-TestSelection.settings = settings(
+TestSelection = pytest.mark.timeout(120)(Selection.TestCase)
+Selection.TestCase.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=100, deadline=None, print_blob=True
 )
