@@ -25,12 +25,12 @@ from llmgw.config.server import ControlSettings, RouterSettings
 from llmgw.control.decide.policies.pack import Pack
 from llmgw.control.plane import ControlPlane
 from llmgw.domain.catalog import Model
-from llmgw.domain.endpoints import Endpoint, EndpointUsage, ModelStatus, RouterUsage
-from llmgw.domain.ids import EndpointId, Epoch, ShardId
+from llmgw.domain.ids import ShardId
 from llmgw.domain.replicas import ShardState
 from llmgw.router.app import Router
 from llmgw.router.balancers import llmgw_balancers
 from llmgw.router.feed import FeedSource
+from llmgw.server.feeding import UsageOfAll
 from llmgw.server.fleetpage import fleet_page
 from llmgw.server.memory import set_aside_what_stays
 from llmgw.testing import values
@@ -62,24 +62,6 @@ class Stalls:
         self.longest_s = self.computed_s = 0.0
 
 
-class Routers:
-    """Listens like a router and says that every endpoint is used a little."""
-
-    def __init__(self) -> None:
-        self.endpoints: dict[EndpointId, EndpointUsage] = {}
-        self.published_at = 0.0
-
-    def publish_endpoints(self, endpoints: tuple[Endpoint, ...], _epoch: Epoch) -> None:
-        self.endpoints = {item.id: EndpointUsage(in_flight=1, idle_s=0.0) for item in endpoints}
-        self.published_at = time.perf_counter()
-
-    def publish_catalog(self, statuses: tuple[ModelStatus, ...], epoch: Epoch) -> None:
-        """Not looked at."""
-
-    def usage(self) -> RouterUsage:
-        return RouterUsage(endpoints=self.endpoints)
-
-
 def catalog(*, elastic: bool) -> list[Model]:
     scale = {"min": REPLICAS, "max": REPLICAS + 1 if elastic else REPLICAS}
     return [
@@ -93,11 +75,10 @@ class Site:
 
     def __init__(self, *, elastic: bool) -> None:
         self.elastic = elastic
-        self.nodes, self.routers, self.stalls = MemoryDispatcher(), Routers(), Stalls()
-        clock = SystemClock()
+        self.nodes, self.stalls, clock = MemoryDispatcher(), Stalls(), SystemClock()
         balancers = {item.name: item for item in llmgw_balancers()}
         router = Router(RouterSettings(), balancers=balancers, clock=clock)
-        sinks = (self.routers, router, FeedSource(cluster="c", server="s", clock=clock))
+        sinks = (router, FeedSource(cluster="c", server="s", clock=clock))
         self.plane = ControlPlane(
             ControlSettings(settle="0s"),
             engines={values.ENGINE: FakeEngineAdapter()},
@@ -106,7 +87,7 @@ class Site:
             clock=clock,
             endpoint_sinks=sinks,
             catalog_sinks=sinks,
-            usage=self.routers,
+            usage=UsageOfAll(sinks),
         )
 
     async def fill(self) -> None:

@@ -215,9 +215,12 @@ class FeedSource:
 
 def summed(usages: Iterable[RouterUsage]) -> RouterUsage:
     """Return what several routers know, as if they were one."""
+    known = [usage for usage in usages if usage.endpoints or usage.queued]
+    if len(known) == 1:
+        return known[0]
     endpoints: dict[EndpointId, EndpointUsage] = {}
     queued: dict[ModelName, int] = {}
-    for usage in usages:
+    for usage in known:
         for id_, one in usage.endpoints.items():
             other = endpoints.get(id_)
             endpoints[id_] = one if other is None else _both(one, other)

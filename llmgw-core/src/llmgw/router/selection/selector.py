@@ -169,17 +169,13 @@ class Selector:
     def usage(self) -> dict[EndpointId, EndpointUsage]:
         """Return how idle each endpoint is. Requests of a former life still count as in flight."""
         now = self._now()
-        in_flight = {id_: state.in_flight for id_, state in self._states.items()}
-        last_end = {id_: state.last_end for id_, state in self._states.items()}
-        for state in self._departed:
-            id_ = state.endpoint.id
-            in_flight[id_] = in_flight.get(id_, 0) + state.in_flight
-        return {
-            id_: EndpointUsage(
-                idle_s=0.0 if count else _age(last_end.get(id_), now), in_flight=count
-            )
-            for id_, count in in_flight.items()
-        }
+        found = {id_: _usage(state, state.in_flight, now) for id_, state in self._states.items()}
+        for former in self._departed:
+            id_ = former.endpoint.id
+            state, others = self._states.get(id_, former), found.get(id_)
+            count = former.in_flight + (others.in_flight if others is not None else 0)
+            found[id_] = _usage(state, count, now)
+        return found
 
     # -- one request -----------------------------------------------------------------------
 
@@ -454,5 +450,10 @@ class Selector:
         return now
 
 
-def _age(then: float | None, now: float) -> float | None:
-    return None if then is None else max(0.0, now - then)
+def _usage(state: EndpointState, in_flight: int, now: float) -> EndpointUsage:
+    idle_s = state.last_end
+    if in_flight:
+        idle_s = 0.0
+    elif idle_s is not None:
+        idle_s = max(0.0, now - idle_s)
+    return EndpointUsage(idle_s=idle_s, in_flight=in_flight)
