@@ -117,6 +117,8 @@ async def test_why_not_is_a_tree_with_codes_and_never_an_empty_reason(
 
     assert sum(map(check, explained["refusals"])) > 1
     assert "huge" in explained["subject"]
+    assert "0 ready, 1 wanted" in explained["summary"]
+    assert "does not fit on the only node" in explained["refusals"][0]["sentence"]
     assert (await get(server, "/explain/node/gpu-01"))["refusals"]
     for path in ("/explain/model/ghost", "/explain/node/ghost", "/nodes/ghost", "/route/ghost"):
         assert (await server.admin.get(f"/admin/v1{path}")).status_code == 404

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import termios
+
 import pytest
 
 from llmgw.adminapi.explain import RefusalReply
@@ -16,6 +23,31 @@ def test_columns_are_aligned_and_blanks_are_dashes() -> None:
 
 def test_one_row_is_one_line() -> None:
     assert table(["A"], [["two\nlines\tand tabs"]]).count("\n") == 1
+
+
+def test_on_a_terminal_the_sentence_at_the_end_is_cut_and_nothing_else() -> None:
+    titles, row = ["REPLICA", "REASON"], ["llama-3.1-8b-1", "no node has 80 GiB free on one device"]
+    assert (
+        table(titles, [row], width=40).splitlines()[1] == "llama-3.1-8b-1  no node has 80 GiB free…"
+    )
+    assert table(titles, [row], width=200) == table(titles, [row])
+    narrow = table(titles, [row], width=10).splitlines()[1]
+    assert narrow == "llama-3.1-8b-1  no node has 80 GiB …"
+
+
+def test_the_width_is_the_terminal_s_and_there_is_none_for_a_pipe() -> None:
+    code = "from llmgw.ctl.session import terminal_width; print(terminal_width())"
+    ask = [sys.executable, "-c", code]
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    assert subprocess.run(ask, env=env, capture_output=True, check=True).stdout == b"None\n"
+    ours, theirs = os.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 97, 0, 0))
+        subprocess.run(ask, env=env, stdout=theirs, check=True)
+        assert os.read(ours, 100) == b"97\r\n"
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,11 @@ def test_it_says_what_runs_where_what_does_not_and_what_a_loss_would_do(tmp_path
     models = read_catalog(write(tmp_path, "catalog.yaml", CATALOG))
     engines = {"fake": Engine(traits=EngineTraits())}
     lines = report(rehearse(nodes, models, policy=Pack(), engines=engines))
-    assert lines[0] == "1 replicas would run"
+    assert lines[0] == "1 replica would run"
     assert lines[1].startswith("  large/default on gpu-1 (2 devices): replicas.min is 1; pack:")
     assert "2 devices would stay free" in lines
     assert any("too_few_devices: needs 4 devices, gpu-1 has 2" in line for line in lines)
-    assert lines[-1] == "losing gpu-1: 1 replicas would move, 0 models would lack one"
+    assert lines[-1] == "losing gpu-1: 1 replica would move, 0 models would lack one"
 
 
 def test_a_wrong_fleet_file_is_refused_with_the_place_of_each_mistake(tmp_path: Path) -> None:

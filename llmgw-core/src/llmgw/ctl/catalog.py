@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmgw.ctl.session import CtlCommand, Session, pass_session
+from llmgw.ctl.session import CtlCommand, Session, pass_session, terminal_width
 from llmgw.errors import ConfigError, Problem, RequestError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def plan_text(reply: PlanReply, names: Collection[str]) -> str:
                     ]
                     for action in reply.actions
                 ),
+                width=terminal_width(),
             )
         )
     parts += [plain(problem) for problem in reply.problems]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from llmgw.ctl.session import CtlCommand, Session, pass_session
+from llmgw.ctl.session import CtlCommand, Session, pass_session, terminal_width
 
 if TYPE_CHECKING:
     from llmgw.adminapi.fleet import (
@@ -110,6 +110,7 @@ def nodes_table(nodes: tuple[NodeReply, ...]) -> str:
             ]
             for node in nodes
         ),
+        width=terminal_width(),
     )
 
 
@@ -196,6 +197,12 @@ def models(session: Session) -> None:
     session.show_reply(raw, ModelsReply, lambda reply: models_table(reply.models))
 
 
+def _wanted(model: ModelReply) -> str | None:
+    if model.wanted_min == model.wanted_max:
+        return None if model.wanted_max is None else str(model.wanted_max)
+    return f"{model.wanted_min}-{model.wanted_max}"
+
+
 def models_table(models: tuple[ModelReply, ...]) -> str:
     """Return one line a model."""
     from llmgw.ctl.render import table
@@ -218,7 +225,7 @@ def models_table(models: tuple[ModelReply, ...]) -> str:
                 model.aliases,
                 model.state,
                 model.ready,
-                None if model.wanted_max is None else f"{model.wanted_min}-{model.wanted_max}",
+                _wanted(model),
                 model.in_flight,
                 model.queued,
                 model.owner,
@@ -226,6 +233,7 @@ def models_table(models: tuple[ModelReply, ...]) -> str:
             ]
             for model in models
         ),
+        width=terminal_width(),
     )
 
 
@@ -272,6 +280,7 @@ def replicas_table(replicas: tuple[ReplicaReply, ...]) -> str:
             ]
             for replica in replicas
         ),
+        width=terminal_width(),
     )  # fmt: skip
 
 

@@ -11,16 +11,30 @@ from llmgw.domain.units import format_duration
 # What engines and clients wrote must not move the cursor or recolour the screen (C057).
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
+#: Less of a sentence says nothing: then lines are longer than the terminal is wide.
+_LEAST_SENTENCE = 20
+
 
 def plain(text: str) -> str:
     """Return text whose control characters are visible and harmless."""
     return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return an aligned table; a blank is `-`, so that columns can be cut by `awk`."""
+def table(
+    titles: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None
+) -> str:
+    """Return an aligned table; a blank is `-`, so that columns can be cut by `awk`.
+
+    width: of the terminal that it has to fit. The last column, a sentence that stands in full
+    elsewhere, is cut for it; no other is, for their words are copied.
+    """
     cells = [list(titles), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
+    if width is not None:
+        room = max(_LEAST_SENTENCE, width - sum(widths[:-1]) - 2 * len(widths[:-1]))
+        widths[-1] = min(widths[-1], room)
+        for row in cells:
+            row[-1] = _cut(row[-1], room)
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
@@ -78,6 +92,10 @@ def refusal_tree(refusals: Iterable[RefusalReply], depth: int = 0, *, told: str 
             lines.append("  " * (depth + 1) + f"way out: {plain(refusal.hint)}")
         lines += refusal_tree(refusal.parts, depth + 1, told=refusal.hint or told)
     return lines
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _cell(value: object) -> str:

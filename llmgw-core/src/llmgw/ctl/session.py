@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -90,6 +91,13 @@ def _ask_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     session = ctx.find_object(Session)
     if wanted and session is not None:
         session.as_json = True
+
+
+def terminal_width() -> int | None:
+    """Return how wide the terminal is that stdout goes to; None: it goes elsewhere."""
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _connect(wishes: Wishes) -> Client:

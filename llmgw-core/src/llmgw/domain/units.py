@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations and counts as people write them."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def format_duration(seconds: float) -> str:
     first = next((index for index, part in enumerate(parts) if not part.startswith("0")), 3)
     shown = [part for part in parts[first : first + 2] if not part.startswith("0")]
     return "".join(shown) or "0s"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return e.g. `1 node` and `2 nodes`, for nouns with a plural on s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 _Written = Annotated[str, Field(pattern=r"^(\d+(\.\d+)?(ms|s|m|h|d))+$")]

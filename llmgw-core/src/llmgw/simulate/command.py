@@ -8,6 +8,7 @@ import click
 
 from llmgw.control.decide.snapshot import Engine
 from llmgw.domain.plans import Refusal
+from llmgw.domain.units import counted
 from llmgw.errors import ConfigError, Problem
 from llmgw.plugins import load_registry
 from llmgw.simulate.fleetfile import read_catalog, read_fleet
@@ -57,23 +58,23 @@ def simulate(fleet: Path, catalog: Path, policy: str, awake: bool) -> None:
 
 def report(found: Rehearsal) -> list[str]:
     """Return the lines that people read."""
-    lines = [f"{len(found.placed)} replicas would run"]
+    lines = [f"{counted(len(found.placed), 'replica')} would run"]
     for action in found.placed:
         places = ", ".join(
-            f"{node} ({len(spec.devices)} devices)" if spec.devices else str(node)
+            f"{node} ({counted(len(spec.devices), 'device')})" if spec.devices else str(node)
             for node, spec in action.shards
         )
         lines.append(f"  {action.model}/{action.profile} on {places}: {action.because}")
     free = sum(found.free_devices.values())
-    lines.append(f"{free} devices would stay free")
+    lines.append(f"{counted(free, 'device')} would stay free")
     if found.refused:
-        lines.append(f"{len(found.refused)} models would run less often than they should")
+        lines.append(f"{counted(len(found.refused), 'model')} would run less often than wanted")
         for refusal in found.refused:
             lines += tree(refusal, 1)
     for loss in found.losses:
         lines.append(
-            f"losing {loss.node}: {len(loss.moved)} replicas would move, "
-            f"{len(loss.refused)} models would lack one"
+            f"losing {loss.node}: {counted(len(loss.moved), 'replica')} would move, "
+            f"{counted(len(loss.refused), 'model')} would lack one"
         )
         lines += [f"  {refusal.model}: {refusal.sentence}" for refusal in loss.refused]
     return lines

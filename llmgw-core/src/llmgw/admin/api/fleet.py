@@ -31,6 +31,7 @@ from llmgw.adminapi.fleet import (
 )
 from llmgw.contracts.balancing import RoutedRequest
 from llmgw.control.view import FleetView, ModelView, NodeView
+from llmgw.domain.catalog import Scale
 from llmgw.domain.ids import ReplicaId
 from llmgw.domain.roles import Role as Half
 from llmgw.errors import NotAvailable, RequestError
@@ -136,13 +137,17 @@ async def explain_model(call: Call) -> ExplainReply:
 
 
 def _ready_and_wanted(model: ModelView) -> str:
-    """Return e.g. `1 ready, 0 to 4 wanted`; of each role where replicas have one."""
+    """Return e.g. `1 ready, 0 to 4 wanted` or `1 ready, 1 wanted`; of each role where replicas have one."""
     found = Counter(endpoint.role for endpoint in model.endpoints)
     roles = tuple(Half) if model.model.has_roles else (None,)
     return "; ".join(
-        f"{f'{role} ' if role else ''}{found[role]} ready, {scale.min} to {scale.max} wanted"
+        f"{f'{role} ' if role else ''}{found[role]} ready, {_range(scale)} wanted"
         for role, scale in zip(roles, model.model.scales, strict=True)
     )
+
+
+def _range(scale: Scale) -> str:
+    return str(scale.min) if scale.min == scale.max else f"{scale.min} to {scale.max}"
 
 
 async def explain_node(call: Call) -> ExplainReply:

@@ -64,11 +64,12 @@ def nowhere(need: Need, nodes: int, parts: tuple[Refusal, ...]) -> Refusal:
             "no node has registered",
             hint="start `llmgw agent` on a machine, or wait for it to come back",
         )
+    where = "does not fit on the only node" if nodes == 1 else f"fits on none of {nodes} nodes"
     return refusal(
         need,
         None,
         Code.PROFILE_UNPLACED,
-        f"profile {need.profile.name} fits on none of {nodes} nodes; nearest: {parts[0].sentence}",
+        f"profile {need.profile.name} {where}; nearest: {parts[0].sentence}",
         wants=parts[0].need,
         have=parts[0].have,
         hint=parts[0].hint,
@@ -109,11 +110,14 @@ def vetoed(need: Need, policy: str, vetoes: Sequence[tuple[NodeAccount, Veto]]) 
         )
         for account, veto in vetoes
     )
+    places = "the only feasible place"
+    if len(vetoes) > 1:
+        places = f"all {len(vetoes)} feasible places; first"
     return refusal(
         need,
         None,
         Code.PROFILE_UNPLACED,
-        f"policy {policy} ruled out all {len(vetoes)} feasible places; first: {parts[0].sentence}",
+        f"policy {policy} ruled out {places}: {parts[0].sentence}",
         parts=parts,
     )
 

@@ -10,6 +10,7 @@ from llmgw.control.decide.parts import key_of
 from llmgw.control.decide.roles import Roles, idle_s, is_busy, is_serving, resident_s, usage_of
 from llmgw.control.decide.snapshot import ClusterSnapshot, Pressure, ReplicaRecord, Wanted
 from llmgw.domain.catalog import Model
+from llmgw.domain.units import counted
 
 #: Routers repeat a nudge while somebody waits; without one for this long nobody does any more.
 NOBODY_WAITS_AFTER_S = 60.0
@@ -59,14 +60,14 @@ def target_of(snapshot: ClusterSnapshot, model: Model, roles: Roles) -> Target:
         since = snapshot.now if before.above_since is None else before.above_since
         left_s = since + limits.scale_up_after - snapshot.now
         count = asked if left_s <= 0 else have
-        because = f"{load} requests, {scale.target_inflight} a replica"
+        because = f"{counted(load, 'request')}, {scale.target_inflight} a replica"
         pressure = Pressure(above_since=since)
     else:
         since = snapshot.now if before.below_since is None else before.below_since
         left_s = since + limits.scale_down_after - snapshot.now
         # One at a time: the next one goes after it has been seen that this one is not missed.
         count = have - 1 if left_s <= 0 else have
-        because = f"{load} requests need {asked}"
+        because = f"{asked} would do for {counted(load, 'request')}"
         pressure = Pressure() if left_s <= 0 else Pressure(below_since=since)
     waits = [wait for wait in (left_s if left_s > 0 else None, idle_recheck) if wait is not None]
     return Target(

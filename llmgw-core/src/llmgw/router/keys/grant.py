@@ -11,6 +11,7 @@ import msgspec
 from llmgw.clock import Clock
 from llmgw.domain.keys import ApiKey, KeyLimits, KeySpend, Scope
 from llmgw.domain.shares import KeyWant, RouterShares
+from llmgw.domain.units import counted
 from llmgw.errors import RequestError
 from llmgw.router.keys.bucket import Bucket, resized
 from llmgw.router.keys.budget import Budget
@@ -152,7 +153,7 @@ class KeyGrant:
             self._refused += 1
             return _limited(
                 "concurrent_requests",
-                f"the key has {self.in_flight} requests in flight, as many as it may",
+                f"the key has {counted(self.in_flight, 'request')} in flight, as many as it may",
                 1.0,
             )
         if self.has_rates and (refusal := self._pace(tokens)) is not None:
@@ -166,7 +167,7 @@ class KeyGrant:
         if self._requests is not None and (wait_s := self._requests.wait_s(1, now)):
             return _limited(
                 "requests_per_minute",
-                f"the key may send {self.key.limits.requests_per_minute} requests a minute",
+                f"the key may send {counted(self.key.limits.requests_per_minute or 0, 'request')} a minute",
                 wait_s,
             )
         if self._tokens is not None and (wait_s := self._tokens.wait_s(tokens, now)):

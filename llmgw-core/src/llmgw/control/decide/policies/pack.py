@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llmgw.contracts.placement import Candidate, PlacementRequest, Score, Verdict
 from llmgw.control.decide.policies import scores
+from llmgw.domain.units import counted
 
 
 class Pack:
@@ -38,4 +39,6 @@ class Pack:
             # On the CPU nothing is left over or used up: there the emptier node is better.
             - (scores.crowding(candidate) * 0.1 if not candidate.offers[0].devices else 0.0)
         )
+        if not candidate.offers[0].devices:
+            return Score(value, f"{counted(scores.crowding(candidate), 'replica')} there")
         return Score(value, f"{left:.0%} of its devices stay free")

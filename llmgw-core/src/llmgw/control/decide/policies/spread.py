@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llmgw.contracts.placement import Candidate, PlacementRequest, Score, Verdict
 from llmgw.control.decide.policies import scores
+from llmgw.domain.units import counted
 
 
 class Spread:
@@ -29,4 +30,4 @@ class Spread:
             + 2.0 * scores.left_over(candidate)
             + 0.25 * scores.weights_at_hand(candidate)
         )
-        return Score(value, f"{crowd} replicas there, {same} of this model")
+        return Score(value, f"{counted(crowd, 'replica')} there, {same} of this model")
