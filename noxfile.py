@@ -335,6 +335,7 @@ def _wheels(session: nox.Session) -> Path:
         if label == "core":
             alone = f"{CORE}/tests/packages/try_core_alone.py"
             session.run(python, alone, external=True, silent=True)
+    session.run("python", f"{CORE}/tests/packages/try_plugin_guide.py", str(out), silent=True)
     return out
 
 

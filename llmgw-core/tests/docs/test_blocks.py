@@ -18,6 +18,7 @@ from llmgw.config.loading import load_server
 from llmgw.config.server import ServerSettings
 from llmgw.domain.catalog import Model
 from llmgw.plugins import load_registry
+from llmgw.simulate.fleetfile import read_fleet
 from llmgw_agent.settings import AgentSettings, load_agent
 
 ROOT = Path(__file__).parents[3]
@@ -59,6 +60,8 @@ def _check_yaml(text: str, folder: Path) -> None:
         Model.model_validate({"name": "m", **data})
     elif "profiles" in data:
         Model.model_validate(data)
+    elif "nodes" in data:
+        assert read_fleet(_written(folder, text), ["llamacpp"])
     elif "servers" in data:
         _written(folder, text)
         load_agent(folder / "block.yaml", {}, {})
@@ -73,8 +76,8 @@ def _check_settings(data: Mapping[str, Any], folder: Path) -> None:
     plugins = data.get("plugins", {})
     ours = {name: value for name, value in plugins.items() if name in known.sections}
     shown = {**data, "plugins": ours}
-    if shown.get("control", {}).get("placement_policy") == "teams":
-        shown["control"] = {}
+    if shown.get("control", {}).get("placement_policy") in ("teams", "coolest-rack"):
+        shown["control"] = {**shown["control"], "placement_policy": "pack"}
     if shown.get("tls"):
         certificate, key = folder / "tls.crt", folder / "tls.key"
         certificate.touch()
@@ -87,8 +90,10 @@ def _check_settings(data: Mapping[str, Any], folder: Path) -> None:
     load_server(folder / "block.yaml", {}, {}, installed=known, needs_work=False)
 
 
-def _written(folder: Path, text: str) -> None:
-    (folder / "block.yaml").write_text(text)
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "block.yaml"
+    path.write_text(text)
+    return path
 
 
 def _check_unit(text: str) -> None:

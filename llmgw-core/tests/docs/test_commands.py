@@ -30,6 +30,7 @@ OTHERS = {
     "python",
     "python3",
     "python3.11",
+    "source",
     "ssh",
     "systemctl",
     "useradd",
@@ -37,7 +38,11 @@ OTHERS = {
 }
 KNOWN = OTHERS | {"llmgw"}
 OURS = {"llmgw-core", "llmgw-agent", "llmgw-engine-llamacpp", "llmgw-engine-vllm"}
-OURS |= {"llmgw-engine-sglang", "nox", "acme-placement"}
+OURS |= {"llmgw-engine-sglang", "nox"}
+#: Folders with a package whose files are in a page.
+WRITTEN = set(
+    re.findall(r"^# ([\w-]+)/pyproject\.toml$", "".join(map(Path.read_text, PAGES)), re.MULTILINE)
+)
 
 
 def fenced(text: str, language: str) -> Iterator[str]:
@@ -88,9 +93,11 @@ def check_whole(words: list[str]) -> None:
     assert program in OTHERS, f"{program}: a program that nobody has heard of"
     if program in ("pip", "pipx", "uv") or words[1:3] == ["-m", "pip"]:
         for word in words:
-            named = re.fullmatch(r"(?:\./)?([a-z][a-z-]+)(?:\[[a-z,]+\])?", word)
-            if named and named[1].startswith(("llmgw", "nox")):
-                assert named[1] in OURS, word
+            named = re.fullmatch(r"(\./)?([a-z][a-z-]+)(?:\[[a-z,]+\])?", word)
+            if named and named[1]:
+                assert named[2] in OURS | WRITTEN, word
+            elif named and named[2].startswith(("llmgw", "nox")):
+                assert named[2] in OURS, word
     for word in words[1:]:
         if program.startswith("python") and word.endswith(".py"):
             assert (ROOT / word).is_file(), word

@@ -1,4 +1,7 @@
-"""The fourth engine of the guide is built from its text: it keeps the contract, and it runs."""
+"""The fourth engine of the guide is built from its text: it keeps the contract, and it runs.
+
+`nox -s wheels` does the same as a reader would, for all of the guide, in an environment of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from llmgw.contracts.engine import EngineHome
 from llmgw.testing.engine import CREDENTIAL, EngineContract, assignments, profile
 
 _TEXT = (Path(__file__).parents[3] / "docs" / "plugins-engine.md").read_text()
-_BLOCKS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", _TEXT, re.DOTALL))
+_BLOCKS = dict(re.findall(r"```python\n# llmgw-engine-acme/(\w+\.py)\n(.*?)```", _TEXT, re.DOTALL))
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ def test_verdicts_that_cannot_be_shown_break_the_rule(policy: PlacementPolicy) -
 
 def test_a_policy_that_remembers_breaks_the_rule() -> None:
     kit = _kit(Careless(GOOD, GOOD, Score(2.0, "another")))
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, ExceptionGroup)):  # the latter where a replay differs, too
         kit.test_the_same_question_gets_the_same_answer_and_stays_as_it_was()
 
 
