@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,15 @@ from llmgw.control.decide.placement import Placement, Placer
 from llmgw.control.decide.policies.fabric import Fabric
 from llmgw.control.decide.policies.pack import Pack
 from llmgw.control.decide.policies.spread import Spread
-from llmgw.control.decide.snapshot import Avoidance, ClusterSnapshot, Limits, NodeRecord
+from llmgw.control.decide.snapshot import (
+    Avoidance,
+    ClusterSnapshot,
+    Limits,
+    NodeRecord,
+    ReplicaRecord,
+)
 from llmgw.domain.catalog import spec_hash
-from llmgw.domain.ids import NodeId, ReplicaId
+from llmgw.domain.ids import Epoch, NodeId, ReplicaId
 from llmgw.domain.nodes import (
     CachedWeights,
     DeviceHealth,
@@ -27,6 +34,7 @@ from llmgw.domain.nodes import (
     NodeState,
 )
 from llmgw.domain.plans import Refusal
+from llmgw.domain.replicas import Replica, ReplicaState
 from llmgw.domain.weights import WeightFacts
 from llmgw.testing import values
 
@@ -311,6 +319,26 @@ def test_weights_that_do_not_fit_on_the_disk_are_refused_unless_they_are_there(
     cached = (CachedWeights(ref="path:/models/fake", size_bytes=1),)
     there = values.inventory("a", devices=1, disk_free_mib=100, weights=cached)
     assert where(place(snapshot([gpu()], [there], facts=facts))) == ["a"]
+
+
+def test_weights_that_nobody_uses_make_room_for_others(snapshot: MakeSnapshot) -> None:
+    facts = {"path:/models/fake": WeightFacts(disk_mib=9000.0)}
+    cached = (CachedWeights(ref="hf:acme/former@1", size_bytes=9 << 30),)
+    node = values.inventory("a", devices=2, disk_free_mib=100, weights=cached)
+    fleet = snapshot([gpu()], [node], facts=facts)
+    assert where(place(fleet)) == ["a"]
+    spec = values.shard("former.0", weights="hf:acme/former@1")
+    user = Replica(
+        id=spec.replica,
+        model=spec.model,
+        profile=spec.profile,
+        spec_hash=spec.spec_hash,
+        epoch=Epoch(1),
+        state=ReplicaState.READY,
+    )
+    used = ReplicaRecord(replica=user, shards=((node.node, spec),))
+    (answer,) = place(replace(fleet, replicas=(used,)))
+    assert first_code(answer) == "disk_short"
 
 
 def test_a_partitioned_device_is_given_out_in_its_parts_only(snapshot: MakeSnapshot) -> None:

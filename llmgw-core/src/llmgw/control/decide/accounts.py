@@ -198,6 +198,16 @@ class Accounts:
             for node, spec in shards:
                 self.take(node, spec, uses=is_awake)
 
+    def refs_on(self, node: NodeId) -> set[str]:
+        """Return the weights that replicas on the node need."""
+        return {
+            ref
+            for record in self._on[node].values()
+            for place, spec in record.shards
+            if place == node
+            for ref in spec.refs
+        }
+
     def twins(self, node: NodeId) -> Sequence[NodeAccount]:
         """Return the accounts of all nodes on the machine of this one, itself included."""
         return self._twins[self.nodes[node].record.machine]

@@ -188,22 +188,20 @@ def _refused_room(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
                 hint=f"short by {gib(wanted_mib - free_mib)}",
             )
     disk_mib = need.facts.disk_mib if need.facts else None
-    disk_free_mib = inventory.disk_free_mib
-    if (
-        disk_mib is not None
-        and disk_free_mib is not None
-        and disk_free_mib < disk_mib
-        and not has_weights(account, need)
-    ):
-        return refusal(
-            need,
-            account,
-            Code.DISK_SHORT,
-            f"{name} has {gib(disk_free_mib)} of disk free, the weights take {gib(disk_mib)}",
-            wants=gib(disk_mib),
-            have=gib(disk_free_mib),
-            hint=f"remove weights that are not used: `llmgw ctl weights list {name}`",
-        )
+    if disk_mib is not None and not has_weights(account, need):
+        free_mib = free_disk_mib(accounts, account, disk_mib)
+        if free_mib is not None and free_mib < disk_mib:
+            return refusal(
+                need,
+                account,
+                Code.DISK_SHORT,
+                f"{name} has {gib(free_mib)} of disk for weights, unused ones counted, "
+                f"and these take {gib(disk_mib)}",
+                wants=gib(disk_mib),
+                have=gib(free_mib),
+                hint=f"short by {gib(disk_mib - free_mib)}; what replicas there use: "
+                f"`llmgw ctl weights list {name}`",
+            )
     if len(accounts.free_ports(account.id, need.ports)) < need.ports:
         low, high = accounts.snapshot.limits.port_range
         return refusal(
@@ -216,6 +214,19 @@ def _refused_room(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
             hint="widen control.port_range and the agent's",
         )
     return None
+
+
+def free_disk_mib(accounts: Accounts, account: NodeAccount, wanted_mib: float) -> float | None:
+    """Return the disk that weights may take, looked at as far as needed; None: not known.
+
+    Weights that no replica on the node uses are removed there once room is needed.
+    """
+    free_mib = account.inventory.disk_free_mib
+    if free_mib is None or free_mib >= wanted_mib:
+        return free_mib
+    used = accounts.refs_on(account.id)
+    unused = sum(item.size_bytes for item in account.inventory.weights if item.ref not in used)
+    return free_mib + unused / (1 << 20)
 
 
 def free_ram_mib(account: NodeAccount) -> float | None:
