@@ -11,8 +11,10 @@ wait in the kernel must not be cut for a silence that was ours.
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import anyio.lowlevel
 from anyio import TASK_STATUS_IGNORED
@@ -130,3 +132,19 @@ class TimerWheel:
         except Exception:
             # One request's bug must not stop every other request's time-outs.
             log.exception("deadline failed")
+
+
+@asynccontextmanager
+async def within(wheel: TimerWheel, limit_s: float) -> AsyncIterator[None]:
+    """Raise TimeoutError once the block has taken so long of the wheel's time, up to a tick late.
+
+    After a standstill a timer of the event loop comes before the answers that waited in the
+    kernel meanwhile: it would blame them for a time that was ours.
+    """
+    async with asyncio.timeout(None) as limit:
+        deadline = Deadline(wheel, lambda: limit.reschedule(asyncio.get_running_loop().time()))
+        deadline.set(limit_s)
+        try:
+            yield
+        finally:
+            deadline.end()

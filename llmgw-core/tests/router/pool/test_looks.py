@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 
 from llmgw.clock import SystemClock
@@ -12,6 +13,7 @@ from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.secret import Secret
 from llmgw.router.pool import ConnectionPool, LookFailed, Looks, Page
 from llmgw.router.timers import TimerWheel
+from llmgw.testing.clock import FakeClock
 from llmgw.testing.engine_script import Close, Hang, Script, ScriptedEngine
 
 pytestmark = pytest.mark.anyio
@@ -21,11 +23,15 @@ MakeEndpoint = Callable[..., Endpoint]
 
 @asynccontextmanager
 async def looks() -> AsyncIterator[Looks]:
-    pool = ConnectionPool(TimerWheel(SystemClock()), connect_limit_s=2.0)
-    try:
-        yield Looks(pool)
-    finally:
-        await pool.aclose()
+    wheel = TimerWheel(SystemClock())
+    pool = ConnectionPool(wheel, connect_limit_s=2.0)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(wheel.run)
+        try:
+            yield Looks(pool)
+        finally:
+            await pool.aclose()
+            tasks.cancel_scope.cancel()
 
 
 async def get(at: Looks, endpoint: Endpoint, *, limit_s: float = 5.0, most: int = 1000) -> Page:
@@ -102,6 +108,32 @@ async def test_what_is_no_answer_fails_in_time_and_leaves_no_connection(
             await get(at, make_endpoint(engine.url), limit_s=0.1)
         assert not caught.value.is_away
         await engine.wait_until(lambda engine: engine.open_connections == 0)
+
+
+async def test_while_this_process_stands_still_no_look_runs_out_of_time(
+    make_endpoint: MakeEndpoint,
+) -> None:
+    clock = FakeClock()
+    wheel = TimerWheel(clock)
+    pool = ConnectionPool(wheel, connect_limit_s=2.0)
+    async with ScriptedEngine(Script.raw(Hang())) as engine:
+        endpoint = make_endpoint(engine.url)
+
+        async def look() -> None:
+            with pytest.raises(LookFailed, match="no answer within 2 s"):
+                await get(Looks(pool), endpoint, limit_s=2.0)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look)
+            await engine.wait_until(lambda engine: len(engine.requests) == 1)
+            await clock.advance(60.0)
+            wheel.turn()
+            await anyio.wait_all_tasks_blocked()
+            assert engine.open_connections == 1
+            for _ in range(8):
+                await clock.advance(0.25)
+                wheel.turn()
+        await pool.aclose()
 
 
 async def test_nobody_listening_is_told_from_silence(make_endpoint: MakeEndpoint) -> None:

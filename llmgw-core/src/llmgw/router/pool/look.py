@@ -14,6 +14,7 @@ from llmgw.domain.endpoints import Endpoint
 from llmgw.router.pool.connection import EngineConnection, EngineExchange, EngineFailure
 from llmgw.router.pool.head import AnswerHead
 from llmgw.router.pool.pool import ConnectionPool, Opening, Unreachable, split_url
+from llmgw.router.timers import within
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Looks:
         """
         look = _Look(self._pool, endpoint, path, most, fresh)
         try:
-            with anyio.fail_after(limit_s):
+            async with within(self._pool.wheel, limit_s):
                 look.begin()
                 await look.over.wait()
         except TimeoutError:

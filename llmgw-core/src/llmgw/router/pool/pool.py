@@ -20,7 +20,7 @@ from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId
 from llmgw.router.outbox import Outbox
 from llmgw.router.pool.connection import READ_HIGH, READ_LOW, EngineConnection
-from llmgw.router.timers import Deadline, TimerWheel
+from llmgw.router.timers import Deadline, TimerWheel, within
 
 IDLE_LIMIT = 1024  #: kept per endpoint; more are closed after use
 # The one used last is used next, so what has not been used for a while is surplus: of a time when
@@ -76,7 +76,7 @@ class ConnectionPool:
     def __init__(
         self, wheel: TimerWheel, *, connect_limit_s: float, outbox: Outbox | None = None
     ) -> None:
-        self._wheel = wheel
+        self.wheel = wheel  #: whose time limits are counted in
         self._outbox = outbox or Outbox()
         self._connect_limit_s = connect_limit_s
         self._idle: dict[EndpointId, list[EngineConnection]] = {}
@@ -131,7 +131,7 @@ class ConnectionPool:
         address = split_url(endpoint.url)
         connection = EngineConnection(endpoint.id, self._released, self._outbox)
         try:
-            async with asyncio.timeout(self._connect_limit_s):
+            async with within(self.wheel, self._connect_limit_s):
                 transport, _ = await asyncio.get_running_loop().create_connection(
                     lambda: connection,
                     address.host,
@@ -170,9 +170,9 @@ class ConnectionPool:
         if len(idle) >= IDLE_LIMIT:
             connection.close()
             return
-        connection.idle_since = self._wheel.now
+        connection.idle_since = self.wheel.now
         idle.append(connection)
-        if self._sweep.due > self._wheel.now + IDLE_FOR_S:
+        if self._sweep.due > self.wheel.now + IDLE_FOR_S:
             self._sweep.set(IDLE_FOR_S)
 
     def _remove(self, connection: EngineConnection) -> None:
@@ -181,7 +181,7 @@ class ConnectionPool:
             idle.remove(connection)
 
     def _close_old(self) -> None:
-        oldest = self._wheel.now - IDLE_FOR_S
+        oldest = self.wheel.now - IDLE_FOR_S
         for endpoint, idle in list(self._idle.items()):
             kept = [connection for connection in idle if connection.idle_since > oldest]
             for connection in idle:
