@@ -37,6 +37,14 @@ BAD_BODIES = {
     "half a letter in a message": (b'{"model": "demo", "messages": ["\\ud83d"]}', None),
     "half a letter as model": (b'{"model": "\\ud83d"}', None),
     "two streams": (b'{"model": "demo", "stream": false, "stream": true}', "stream"),
+    "two models around a document": (
+        b'{"model": "demo", "messages": ["' + b"x" * 30_000 + b'"], "model": "denied"}',
+        "model",
+    ),
+    "no JSON behind a document": (
+        b'{"model": "demo", "a": "' + b"x" * 30_000 + b'", "b": ]}',
+        None,
+    ),
     "too deep": (deep(65), None),
     "much too deep": (deep(100_000), None),
     "too deep among strings": (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-_WORTH_IT = 8 * 1024
+LONG_STRING = 8 * 1024  #: whose leaving out is worth its price
 _BACKSLASH = ord("\\")
 # Six bytes without a backslash: behind them no escape is under way, not even half of a
 # surrogate pair, so that a string may be cut there.
@@ -43,7 +43,7 @@ def abridged(body: bytes | bytearray, kept: int) -> bytes | bytearray:
             closing = find(b'"', closing + 1)
         if closing < 0 or not patience:
             break
-        if closing - opening > kept + _WORTH_IT:
+        if closing - opening > kept + LONG_STRING:
             start = opening + 1 + kept
             place = _BETWEEN_ESCAPES.search(body, start, start + _SEARCHED)
             if place is not None:

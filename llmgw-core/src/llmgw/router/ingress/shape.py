@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from llmgw.errors import RequestError
-from llmgw.router.ingress.abridged import abridged
+from llmgw.router.ingress.abridged import LONG_STRING, abridged
 
 DEPTH_LIMIT = 64
 _FEW = 64
 _LARGE = 4096
+_LONG = 16 * 1024
 _HUGE = 128 * 1024
 _PART = 256 * 1024
 _AS_BRACES = bytes.maketrans(b"[]", b"{}")
@@ -64,12 +65,24 @@ def read_fields(body: bytes | bytearray, *, prompt_bytes: int = 0) -> BodyFields
 
     prompt_bytes: how much of its prompt will be asked for at most.
     """
-    if len(body) > _HUGE and (short := abridged(body, prompt_bytes)) is not body:
+    size = len(body)
+    if (
+        size > _LONG
+        and (size > _HUGE or _may_be_cut(body))
+        and (short := abridged(body, prompt_bytes)) is not body
+    ):
         try:
             return _fields(short)
         except RequestError:
             pass  # read whole, for an error that names the right byte
     return _fields(body)
+
+
+def _may_be_cut(body: bytes | bytearray) -> bool:
+    """Whether there seems to be a string that is long enough: looked at from eight places."""
+    step = len(body) // 8
+    places = range(step // 2, len(body) - LONG_STRING, step)
+    return any(body.find(b'"', at, at + LONG_STRING) < 0 for at in places)
 
 
 def _fields(body: bytes | bytearray) -> BodyFields:
@@ -90,13 +103,8 @@ def _fields(body: bytes | bytearray) -> BodyFields:
     options = fields.stream_options
     if not (options is msgspec.UNSET or options is None or isinstance(options, dict)):
         raise _bad("the field 'stream_options' must be an object", "stream_options", "invalid_type")
-    if len(body) > _LARGE:
-        _check_depth(body)
-        _check_keys(_without_prompt(body, fields), body)
-    else:
-        if body.count(b"[") + body.count(b"{") > DEPTH_LIMIT:
-            _check_depth(body)
-        _check_keys(body, body)
+    _check_depth(body)
+    _check_keys(_without_prompt(body, fields) if len(body) > _LARGE else body, body)
     return fields
 
 
