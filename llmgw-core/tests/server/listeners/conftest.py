@@ -54,6 +54,7 @@ class Listeners:
     other: ScriptedEngine
     ports: dict[str, int]
     auth: dict[str, str]
+    admin_auth: dict[str, str]
     home: Path
 
     async def ask(self, name: str, request: bytes) -> RawAnswer:
@@ -98,19 +99,27 @@ def listeners(running: Listeners) -> Listeners:
 
 
 @pytest.fixture(scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listeners]:
+def settings() -> dict[str, Any]:
+    """Of both processes; a module may have its own."""
+    return SETTINGS
+
+
+@pytest.fixture(scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any]
+) -> AsyncIterator[Listeners]:
     home = tmp_path_factory.mktemp("listeners")
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(ScriptedEngine())
         other = await stack.enter_async_context(ScriptedEngine())
         server = await stack.enter_async_context(
-            running_server(home / "server", endpoints=_endpoints(engine, other), **SETTINGS)
+            running_server(home / "server", endpoints=_endpoints(engine, other), **settings)
         )
         token = server.admin.headers["Authorization"].removeprefix("Bearer ")
         made = await server.admin.post("/admin/v1/keys", json={"name": "all"})
         auth = {"authorization": f"Bearer {made.json()['secret']}"}
         router, client = await stack.enter_async_context(
-            running_router(home / "router", f"http://{server.serving.admin}", token, **SETTINGS)
+            running_router(home / "router", f"http://{server.serving.admin}", token, **settings)
         )
         with anyio.fail_after(8):
             # It has no event for us: its table comes from the server, over a socket.
@@ -128,6 +137,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lis
             ports={name: address.port for name, address in addresses.items()},
             auth=auth,
             home=home,
+            admin_auth={"authorization": f"Bearer {token}"},
         )
 
 
