@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -14,7 +14,8 @@ from llmgw.domain.ids import EndpointId, ModelName, NodeId, ReplicaId
 from llmgw.domain.plans import Refusal
 from llmgw.domain.secret import Secret
 from llmgw.sinks.builtins import EnvoySection, PrometheusSection, llmgw_sinks
-from llmgw.sinks.envoy import EnvoyFiles, clusters, listeners
+from llmgw.sinks.envoy import EnvoyFiles, clusters
+from llmgw.sinks.envoy import routes as envoy_routes
 from llmgw.sinks.prometheus import targets
 
 M, ALIAS, N = ModelName("m"), ModelName("alias"), ModelName("n")
@@ -55,10 +56,9 @@ def test_each_engine_with_a_metrics_page_is_a_target_and_no_secret_is_told() -> 
 
 def routes(endpoints: tuple[Endpoint, ...], *models: ModelStatus) -> dict[str, Any]:
     """Return Envoy's routes by the model that they match."""
-    listener: Any = listeners(endpoints, models, listen=("127.0.0.1", 10000))["resources"]
-    manager = listener[0]["filter_chains"][0]["filters"][0]["typed_config"]
+    (configuration,) = cast(Any, envoy_routes(endpoints, models)["resources"])
     found = {}
-    for route in manager["route_config"]["virtual_hosts"][0]["routes"]:
+    for route in configuration["virtual_hosts"][0]["routes"]:
         asked = route["match"].get("dynamic_metadata")
         key = asked[0]["value"]["string_match"]["exact"] if asked else str(route["match"])
         found[key] = route
@@ -119,7 +119,7 @@ def test_a_draining_engine_keeps_its_cluster_so_that_streams_can_end() -> None:
 def test_envoy_s_files_are_all_there_and_only_their_owner_reads_them(tmp_path: Path) -> None:
     sink = EnvoyFiles(tmp_path, listen=("127.0.0.1", 10000))
     anyio.run(sink.publish, (endpoint("r1"),), (SERVING,))
-    names = {"bootstrap.json", "clusters.json", "listeners.json"}
+    names = {"bootstrap.json", "clusters.json", "listeners.json", "routes.json"}
     assert {path.name for path in tmp_path.iterdir()} == names
     for name in names:
         json.loads((tmp_path / name).read_text())

@@ -1,10 +1,10 @@
-"""The fleet for Envoy, by files that it watches: listener with routes by model, and clusters.
+"""The fleet for Envoy, by files that it watches: a listener, routes by model, and clusters.
 
     POST /v1/… {"model": "m", …} ─▶ json_to_metadata ─▶ route of m ─▶ one of its engines by weight
 
 One cluster per engine, since each engine asks for a key of its own and only a weighted cluster
-can add a header of its own. Envoy is started with the bootstrap that lies beside the files:
-`envoy -c <directory>/bootstrap.json`.
+can add a header of its own. Routes have a file of their own: a listener that changed would end its
+connections. Envoy is started with the bootstrap that lies beside: `envoy -c DIRECTORY/bootstrap.json`.
 Source: https://www.envoyproxy.io/docs/envoy/latest/api-v3/
 """
 
@@ -26,6 +26,7 @@ Json = Mapping[str, object]
 
 _TYPE = "type.googleapis.com/envoy"
 _METADATA = "llmgw"
+_ROUTES = "models"
 #: Weights in the catalog are fractions, in Envoy they are whole numbers.
 _WEIGHT_UNIT = 100
 #: The whole body has to be read before the model is known; the router's own limit.
@@ -33,7 +34,7 @@ BODY_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 class EnvoyFiles:
-    """Writes `bootstrap.json`, `listeners.json` and `clusters.json` into one folder."""
+    """Writes `bootstrap.json`, and the files that it names, into one folder."""
 
     name = "envoy"
 
@@ -53,27 +54,28 @@ class EnvoyFiles:
         # New clusters before the routes that name them. Old ones go with the same write: Envoy
         # ends what is open on them before it drops them.
         replace_file(self._directory / "clusters.json", _text(clusters(endpoints)))
-        listener = listeners(endpoints, models, listen=self._listen)
+        replace_file(self._directory / "routes.json", _text(routes(endpoints, models)))
+        listener = listeners(self._directory, listen=self._listen)
         replace_file(self._directory / "listeners.json", _text(listener))
 
 
 def bootstrap(directory: Path) -> Json:
     """Return what Envoy is started with: where to watch for the rest."""
-
-    def watched(name: str) -> Json:
-        return {
-            "resource_api_version": "V3",
-            "path_config_source": {
-                "path": str(directory / name),
-                "watched_directory": {"path": str(directory)},
-            },
-        }
-
     return {
         "node": {"id": "llmgw", "cluster": "llmgw"},
         "dynamic_resources": {
-            "cds_config": watched("clusters.json"),
-            "lds_config": watched("listeners.json"),
+            "cds_config": _watched(directory, "clusters.json"),
+            "lds_config": _watched(directory, "listeners.json"),
+        },
+    }
+
+
+def _watched(directory: Path, name: str) -> Json:
+    return {
+        "resource_api_version": "V3",
+        "path_config_source": {
+            "path": str(directory / name),
+            "watched_directory": {"path": str(directory)},
         },
     }
 
@@ -83,10 +85,15 @@ def clusters(endpoints: Sequence[Endpoint]) -> Json:
     return {"resources": [_cluster(item) for item in sorted(endpoints, key=lambda item: item.id)]}
 
 
-def listeners(
-    endpoints: Sequence[Endpoint], models: Sequence[ModelStatus], *, listen: tuple[str, int]
-) -> Json:
-    """Return the listener: filters, and one route per model."""
+def routes(endpoints: Sequence[Endpoint], models: Sequence[ModelStatus]) -> Json:
+    """Return one route per name of a model."""
+    every = {"name": "all", "domains": ["*"], "routes": _routes(endpoints, models)}
+    kind = f"{_TYPE}.config.route.v3.RouteConfiguration"
+    return {"resources": [{"@type": kind, "name": _ROUTES, "virtual_hosts": [every]}]}
+
+
+def listeners(directory: Path, *, listen: tuple[str, int]) -> Json:
+    """Return the listener and its filters, which never change."""
     manager = {
         "@type": f"{_TYPE}.extensions.filters.network.http_connection_manager.v3"
         ".HttpConnectionManager",
@@ -94,11 +101,9 @@ def listeners(
         "stream_idle_timeout": "600s",
         "request_headers_timeout": "10s",
         "http_filters": [_model_filter(), _buffer_filter(), _router_filter()],
-        "route_config": {
-            "name": "models",
-            "virtual_hosts": [
-                {"name": "all", "domains": ["*"], "routes": _routes(endpoints, models)}
-            ],
+        "rds": {
+            "route_config_name": _ROUTES,
+            "config_source": _watched(directory, "routes.json"),
         },
     }
     address, port = listen
@@ -171,21 +176,21 @@ def _routes(endpoints: Sequence[Endpoint], models: Sequence[ModelStatus]) -> lis
             for adapter, told in endpoint.adapters.items():
                 if told == adapter:  # Envoy writes no other name into a request
                     serving[adapter].append(endpoint)
-    routes: list[Json] = [_listing(models)]
+    found: list[Json] = [_listing(models)]
     for status in models:
         for name in status.names:
             match = {"prefix": "/v1/", "dynamic_metadata": [_asked_for(name)]}
             usable = serving.get(status.names[0])
-            routes.append(
+            found.append(
                 {"match": match, **(_balanced(usable) if usable else _unavailable(status))}
             )
-    routes.append(
+    found.append(
         {
             "match": {"prefix": "/"},
             **_error(404, "model_not_found", "The model does not exist, or none was named."),
         }
     )
-    return routes
+    return found
 
 
 def _balanced(endpoints: Sequence[Endpoint]) -> Json:
