@@ -23,6 +23,8 @@ _MARK = "--- output ---"
 
 def main() -> None:
     wheels = Path(sys.argv[1]).resolve()
+    # nox puts it into the repository, whose settings of pytest no author has.
+    os.environ.pop("TMPDIR", None)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         for page in PAGES:
