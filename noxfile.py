@@ -340,9 +340,12 @@ def _wheels(session: nox.Session) -> Path:
 
 
 def _as_a_tool(session: nox.Session, wheels: Path) -> None:
-    """Install with pipx, and by the recipe for sites without internet (as root on Linux)."""
+    """Install with pipx, on two machines by the page (as root on Linux), and without internet."""
     core = str(next(wheels.glob("llmgw_core-*.whl")))
     tools = {"PIPX_HOME": str(wheels.parent / "pipx"), "PIPX_BIN_DIR": str(wheels.parent / "bin")}
     session.run("pipx", "install", "--force", "--quiet", core, env=tools, silent=True)
     session.run(str(wheels.parent / "bin" / "llmgw"), "--version", external=True, silent=True)
+    python = str(wheels.parent / "venv-all" / "bin" / "python")
+    two_machines = f"{CORE}/tests/packages/try_two_machines.py"
+    session.run(python, two_machines, str(wheels), external=True)
     session.run("python", f"{CORE}/tests/packages/try_without_internet.py")
