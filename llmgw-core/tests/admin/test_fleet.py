@@ -88,7 +88,8 @@ async def test_the_fleet_is_told_as_it_is(server: RunningServer) -> None:
     assert status["nodes"] == {"ready": 1}
     assert (status["devices_used"], status["devices_total"]) == (1, 2)
     assert status["leadership"]["here"]
-    assert any("huge" in problem for problem in status["problems"])
+    (said,) = [problem for problem in status["problems"] if "huge" in problem]
+    assert said.startswith("model huge cannot run now: ")
 
     (node,) = (await get(server, "/nodes"))["nodes"]
     assert (node["id"], node["state"], node["devices_free"]) == ("gpu-01", "ready", 1)

@@ -15,6 +15,7 @@ from llmgw.admin.translate import count_by_state
 from llmgw.adminapi.access import WhoReply
 from llmgw.adminapi.fleet import LeaderReply, RatesReply, StatusReply
 from llmgw.control.view import FleetView, ModelView
+from llmgw.domain.plans import Refusal
 from llmgw.domain.replicas import ReplicaState
 from llmgw.errors import NotAvailable, TransientError
 from llmgw.store.tokens import Role
@@ -92,7 +93,7 @@ async def _fleet_fields(
     if standing.braked:
         problems.append("many nodes fell silent at once: none is given up until they are back")
     problems += [
-        f"model {model.model.name}: {model.status.refusal.sentence}"
+        _said_of(model.model.name, model.status.refusal)
         for model in models
         if model.status.refusal is not None
     ]
@@ -122,6 +123,12 @@ async def _fleet_fields(
         "models": count_by_state(model.status.state.value for model in models),
         "replicas": count_by_state(replica.state.value for replica in replicas),
     }
+
+
+def _said_of(model: str, refusal: Refusal) -> str:
+    """Return a sentence that names the model once."""
+    names = refusal.sentence.startswith(f"{model} ")
+    return f"model {refusal.sentence}" if names else f"model {model}: {refusal.sentence}"
 
 
 async def who(call: Call) -> WhoReply:
