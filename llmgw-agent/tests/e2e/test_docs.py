@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -21,7 +22,7 @@ from llmgw.testing.tiny_wheel import write_wheel
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 DOCS = Path(__file__).parents[3] / "docs"
-CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+SILENT = ("ctl uncordon", "ctl contexts set")
 #: What the pages fetch from a hub and an index; here both are this machine's.
 REPOSITORY = "Qwen/Qwen3-0.6B"
 ENGINES = (("vllm", "0.33.0"), ("vllm", "0.32.0-cpu"))
@@ -32,8 +33,7 @@ def ctl_commands() -> list[str]:
     found = [
         line
         for page in sorted(DOCS.glob("*.md"))
-        for block in CONSOLE.findall(page.read_text())
-        for line in re.findall(r"^\$ llmgw (ctl .*)$", block, re.MULTILINE)
+        for line in re.findall(r"^(?:\$|   ) llmgw (ctl .*)$", page.read_text(), re.MULTILINE)
     ]
     return list(dict.fromkeys(found))
 
@@ -49,6 +49,7 @@ def sources(module_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iter
     files = {"model.safetensors": b"weights", "config.json": b"{}"}
     with serve_hub({REPOSITORY: files}) as hub:
         module_site.env |= {
+            "XDG_CONFIG_HOME": str(module_site.home / "config"),
             "HF_ENDPOINT": hub,
             "NO_PROXY": "127.0.0.1",
             "PIP_CONFIG_FILE": os.devnull,
@@ -99,7 +100,44 @@ def test_the_commands_of_the_documentation_work(serving: Site) -> None:
         server = ["ctl", "--server", f"http://127.0.0.1:{serving.admin_port}"]
         done = serving.run(*server, *words)
         assert done.returncode == 0, f"{command}: {done.stderr}"
-        assert done.stdout.strip() or "uncordon" in command, command
+        assert done.stdout.strip() or command.startswith(SILENT), command
+
+
+def test_a_configuration_is_checked_and_served_as_its_page_shows(site: Site) -> None:
+    text = (DOCS / "configuration.md").read_text()
+    (file,) = re.findall(r"```yaml\n(# llmgw.yaml\n.*?)```", text, re.DOTALL)
+    (good,) = re.findall(
+        r"^\$ llmgw config check llmgw.yaml\n(.*)\n\$ llmgw server", text, re.MULTILINE
+    )
+    (bad,) = re.findall(
+        r"^\$ llmgw config check llmgw.yaml\n(llmgw: .*?)```", text, re.MULTILINE | re.DOTALL
+    )
+    config = site.home / "llmgw.yaml"
+    config.write_text(file)
+    done = site.run("config", "check", "llmgw.yaml", cwd=site.home)
+    assert (done.returncode, done.stdout) == (0, f"{good}\n")
+    spoilt = "  - name: odd\n    profiles:\n      - weights: path:/models/odd.gguf\n"
+    spoilt += "        engine: vlm\n        devices:\n          count: -1\n"
+    config.write_text(file.replace("endpoints:", f"{spoilt}endpoints:"))
+    done = site.run("config", "check", "llmgw.yaml", cwd=site.home)
+    assert (done.returncode, done.stdout + done.stderr) == (2, bad)
+
+    config.write_text(file)
+    site.env |= {
+        "LLMGW_LISTEN": f"127.0.0.1:{site.api_port}",
+        "LLMGW_ADMIN_LISTEN": f"127.0.0.1:{site.admin_port}",
+        "LLMGW_AGENT_LISTEN": f"127.0.0.1:{site.agent_port}",
+    }
+    site.start("server", "--config", str(config))
+    wait_for("it lists its models", lambda: _lists(site, "llama3"), 30)
+
+
+def _lists(site: Site, model: str) -> bool:
+    try:
+        listed = httpx.get(f"{site.base_url}/v1/models", trust_env=False, timeout=2)
+    except httpx.TransportError:
+        return False
+    return model in listed.text
 
 
 def test_the_first_steps_work(serving: Site) -> None:

@@ -44,6 +44,34 @@ WRITTEN = set(
     re.findall(r"^# ([\w-]+)/pyproject\.toml$", "".join(map(Path.read_text, PAGES)), re.MULTILINE)
 )
 
+_SCRIPTS = "llmgw-core/tests/packages"
+#: Which test runs what a page shows: pages, commands, file; the first row that fits counts. As it
+#: stands, unless a comment says otherwise.
+RUN_BY = (
+    (r"docs/.*", r"llmgw ctl ", "llmgw-agent/tests/e2e/test_docs.py"),
+    (r"docs/plugins.*", r"", f"{_SCRIPTS}/try_plugin_guide.py"),
+    (r"docs/airgap", r"python3 |/opt/", f"{_SCRIPTS}/try_without_internet.py"),
+    (r"docs/install", r"(?!uv |pipx )", f"{_SCRIPTS}/try_two_machines.py"),
+    (r"docs/configuration", r"llmgw ", "llmgw-agent/tests/e2e/test_docs.py"),
+    (r"docs/first-run", r"curl |python ", "llmgw-agent/tests/e2e/test_docs.py"),
+    # With other addresses, names and files: what they need is a fleet of the test's own.
+    (
+        r"docs/(nodes|airgap)|llmgw-agent/",
+        r"llmgw (server|agent)|export ",
+        f"{_SCRIPTS}/try_two_machines.py",
+    ),
+    (r"docs/nodes", r"useradd|systemctl|llmgw service install", f"{_SCRIPTS}/try_two_machines.py"),
+    (r"docs/nodes", r"llmgw service firewall", "llmgw-agent/tests/node/test_settings.py"),
+    (r"docs/ha", r"llmgw (store|server|router)", "llmgw-agent/tests/ha/conftest.py"),
+    (r"docs/upgrades", r"llmgw (plugins|config)", f"{_SCRIPTS}/try_plugin_guide.py"),
+    (r"llmgw-core/README", r"llmgw server", f"{_SCRIPTS}/try_core_alone.py"),
+    (r".*", r"llmgw up", "llmgw-agent/tests/e2e/test_up.py"),
+    # By nox itself: it builds the packages, and installs them with pip, together and as a tool.
+    (r".*", r"(pip|pipx|uv|python3 -m pip) ", "noxfile.py"),
+    # They fetch an engine of gigabytes, or need one: `nox -s engines`, where the machine has it.
+    (r"docs/engines/", r".*(pytest|--require-hashes) ", "llmgw-agent/tests/engines/conftest.py"),
+)
+
 
 def fenced(text: str, language: str) -> Iterator[str]:
     yield from re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
@@ -122,6 +150,19 @@ def test_commands_are_found_at_all() -> None:
     found = [command for page in PAGES for command in commands(page.read_text())]
     assert len(found) > 80
     assert any("nox -s up" in command for command in found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_is_run_by_something(page: Path) -> None:
+    name = str(page.relative_to(ROOT))
+    for command in commands(page.read_text()):
+        found = [
+            file
+            for pages, words, file in RUN_BY
+            if re.match(pages, name) and re.match(words, command)
+        ]
+        assert found, f"{command}: name the test that runs it"
+        assert (ROOT / found[0]).is_file()
 
 
 def hints(text: str) -> Iterator[str]:

@@ -179,7 +179,9 @@ class Site:
             *("--admin-listen", f"127.0.0.1:{self.admin_port}"),
         )
 
-    def run(self, *arguments: str, limit_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, limit_s: float = 30.0, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""
         return subprocess.run(
             [sys.executable, "-m", "llmgw", *arguments],
@@ -188,6 +190,7 @@ class Site:
             env=self.env,
             timeout=limit_s,
             check=False,
+            cwd=cwd,
         )
 
     def ctl(self, *arguments: str) -> Any:
