@@ -162,5 +162,12 @@ async def test_a_stand_alone_router_with_workers_relays_what_its_server_says(
                 url = f"http://{serving.api}/v1/chat/completions"
                 async with httpx.AsyncClient(trust_env=False) as client:
                     assert (await client.post(url, json=CHAT)).json() == ANSWER
+                    own = (tmp_path / "router" / "admin.token").read_text().strip()
+                    bearer = {"Authorization": f"Bearer {own}"}
+                    page = f"http://{serving.admin}/metrics"
+                    lines = (await client.get(page, headers=bearer)).text.splitlines()
                 router.stop()
+    assert "llmgw_feed_stale 0" in lines
+    told = [line.partition(" ")[0] if line[0] != "#" else line for line in lines]
+    assert len(told) == len(set(told)), "a series or its help stands twice"
     assert workers_of_this_process() == set()

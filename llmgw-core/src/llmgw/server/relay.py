@@ -28,7 +28,7 @@ from llmgw.router.metrics import RouterMetrics
 from llmgw.router.timers import TimerWheel
 from llmgw.router.usage import UsageLedger
 from llmgw.server.listeners import address_of, bound, shared
-from llmgw.server.router_admin import router_admin
+from llmgw.server.router_admin import feed_page, router_admin
 from llmgw.server.serving import HttpListener
 from llmgw.server.standalone import (
     TABLE_FILE,
@@ -155,7 +155,7 @@ class RelayedRouter:
                 router_admin(
                     is_ready=lambda: bool(relay.feed.snapshot.endpoints),
                     is_stale=lambda: client.is_stale,
-                    metrics_page=lambda: workers.metrics(b""),
+                    metrics_page=lambda: workers.metrics(feed_page(client.is_stale)),
                     token=token,
                 ),
                 admin_socket,

@@ -50,7 +50,7 @@ def router_admin(
         return JSONResponse(status, status_code=200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
-        return Response(await metrics_page() + feed_page(is_stale()), media_type=_PAGE)
+        return Response(await metrics_page(), media_type=_PAGE)
 
     application = Starlette(
         routes=[

@@ -26,7 +26,7 @@ from llmgw.router.feed.client import feed_client
 from llmgw.router.front import Connection, Front
 from llmgw.router.usage import UsageLedger
 from llmgw.server.listeners import address_of, bound
-from llmgw.server.router_admin import router_admin
+from llmgw.server.router_admin import feed_page, router_admin
 from llmgw.server.serving import HttpListener
 from llmgw.server.statedir import admin_token, prepare
 from llmgw.server.tls import certificate_of, servers_trust
@@ -80,6 +80,11 @@ class StandaloneRouter:
         self._sockets = sockets
         self._stopping = anyio.Event()
 
+    async def _metrics(self, router: Router, feed: FeedClient) -> bytes:
+        page = await router.metrics_page()
+        # A worker's feed is its parent, which says of its own whether it is stale.
+        return page if self._own_token is not None else page + feed_page(feed.is_stale)
+
     def stop(self) -> None:
         """No longer ready, then no new connection, then the end when the streams have ended."""
         self._stopping.set()
@@ -131,7 +136,7 @@ class StandaloneRouter:
                 router_admin(
                     is_ready=lambda: router.is_ready,
                     is_stale=lambda: feed.is_stale,
-                    metrics_page=router.metrics_page,
+                    metrics_page=partial(self._metrics, router, feed),
                     token=own_token,
                 ),
                 sockets["admin_listen"],
