@@ -14,6 +14,7 @@ Nothing but Python 3.11+ and pip is needed.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -340,11 +341,23 @@ def _wheels(session: nox.Session) -> Path:
 
 
 def _as_a_tool(session: nox.Session, wheels: Path) -> None:
-    """Install with pipx, on two machines by the page (as root on Linux), and without internet."""
-    core = str(next(wheels.glob("llmgw_core-*.whl")))
-    tools = {"PIPX_HOME": str(wheels.parent / "pipx"), "PIPX_BIN_DIR": str(wheels.parent / "bin")}
-    session.run("pipx", "install", "--force", "--quiet", core, env=tools, silent=True)
-    session.run(str(wheels.parent / "bin" / "llmgw"), "--version", external=True, silent=True)
+    """Install by the pages: with uv and pipx, on two machines (as root on Linux), without internet."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    for line in re.findall(r"^\$ ((?:uv|pipx) .*)$", page, re.MULTILINE):
+        home = wheels.parent / line.split()[0]
+        shutil.rmtree(home, ignore_errors=True)
+        tools, programs = str(home / "tools"), str(home / "bin")
+        links = f"{os.environ.get('PIP_FIND_LINKS', '')} {wheels.resolve()}".strip()
+        env = {
+            "PIPX_HOME": tools,
+            "PIPX_BIN_DIR": programs,
+            "PIP_FIND_LINKS": links,
+            "UV_TOOL_DIR": tools,
+            "UV_TOOL_BIN_DIR": programs,
+            "UV_FIND_LINKS": str(wheels.resolve()),
+        }
+        session.run("bash", "-c", line, env=env, external=True, silent=True)
+        session.run(str(home / "bin" / "llmgw"), "--version", external=True, silent=True)
     python = str(wheels.parent / "venv-all" / "bin" / "python")
     two_machines = f"{CORE}/tests/packages/try_two_machines.py"
     session.run(python, two_machines, str(wheels), external=True)
