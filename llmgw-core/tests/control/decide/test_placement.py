@@ -370,6 +370,32 @@ def test_a_policy_only_ranks_and_its_veto_is_shown_as_it_said(snapshot: MakeSnap
     assert first_code(answers[1]) == "too_warm"
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda _: [float("cold")], "ValueError"),
+        (lambda places: [Score(1.0, "here")] * (len(places) + 1), "one verdict for each of 2"),
+        (lambda places: [None] * len(places), "one verdict for each of 2"),
+    ],
+    ids=["raises", "too many", "none"],
+)
+def test_a_policy_s_mistake_is_the_reason_and_ends_nothing(
+    snapshot: MakeSnapshot, answer: Callable[[Sequence[Candidate]], Any], says: str
+) -> None:
+    class Broken:
+        name = "broken"
+
+        def rank(self, request: PlacementRequest, candidates: Sequence[Candidate]) -> Any:
+            return answer(candidates)
+
+    nodes = [values.inventory(name, devices=1) for name in ("a", "b")]
+    (refusal,) = place(snapshot([gpu()], nodes), Broken())
+    assert isinstance(refusal, Refusal)
+    assert first_code(refusal) == "policy_veto"
+    assert "policy broken failed: " in refusal.sentence
+    assert says in refusal.sentence
+
+
 def test_a_refusal_of_many_nodes_names_a_few_and_counts_the_rest(snapshot: MakeSnapshot) -> None:
     nodes = [values.inventory(f"n{index:03}") for index in range(50)]
     (answer,) = place(snapshot([gpu()], nodes))

@@ -95,5 +95,5 @@ class RefusalCode(StrEnum):
     )
     POLICY_VETO = (
         "policy_veto",
-        "The placement policy ruled the node out without a code of its own.",
+        "The placement policy ruled the node out without a code of its own, or failed.",
     )

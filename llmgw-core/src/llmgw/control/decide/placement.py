@@ -90,7 +90,7 @@ class Placer:
         if not candidates:
             return self.explain(need, spelt_out=SPELT_OUT)
         request = PlacementRequest(model=need.model, profile=need.profile)
-        verdicts = self.policy.rank(request, candidates)
+        verdicts = self._rank(request, candidates)
         best: tuple[float, Candidate, str] | None = None
         for candidate, verdict in zip(candidates, verdicts, strict=True):
             # Candidates come by node id within equal rank: the first of equals wins.
@@ -177,6 +177,26 @@ class Placer:
         if need.shards > 1 and willing:
             return gang_too_small(need, willing, tuple(parts))
         return nowhere(need, len(self.accounts.nodes), tuple(parts))
+
+    def _rank(
+        self, request: PlacementRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Verdict]:
+        """Return the policy's verdicts; vetoes that say so if it cannot give them.
+
+        It may be a plugin's, and its mistake must not end the server that runs everything else.
+        """
+        try:
+            verdicts = list(self.policy.rank(request, candidates))
+        except Exception as error:
+            mistake = f"{type(error).__name__}: {error}"
+        else:
+            if len(verdicts) == len(candidates) and all(
+                isinstance(verdict, Score | Veto) for verdict in verdicts
+            ):
+                return verdicts
+            mistake = f"it did not give one verdict for each of {len(candidates)} places"
+        failed = Veto(Code.POLICY_VETO, f"policy {self.policy.name} failed: {mistake}")
+        return [failed] * len(candidates)
 
     def _vetoed(
         self, need: Need, candidates: Sequence[Candidate], verdicts: Sequence[Verdict]
