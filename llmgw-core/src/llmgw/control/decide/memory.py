@@ -15,6 +15,7 @@ from llmgw.control.decide.accounts import Accounts, NodeAccount
 from llmgw.control.decide.examine import examine
 from llmgw.control.decide.index import FleetIndex
 from llmgw.control.decide.need import Need
+from llmgw.control.decide.roles import Roles
 from llmgw.control.decide.snapshot import ClusterSnapshot, Limits, ReplicaRecord
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import ModelName, NodeId, ProfileName
@@ -32,6 +33,16 @@ class _Codes:
     found: list[tuple[NodeAccount, int, str | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A model for which there was nothing to do."""
+
+    model: Model
+    records: Sequence[ReplicaRecord]
+    follows_load: Sequence[tuple[Model, Roles]]
+    """Each part and its replicas, where load may ask for another number of them."""
+
+
 class Memory:
     """Of one planner, which plans one snapshot after the other."""
 
@@ -39,7 +50,7 @@ class Memory:
         self._accounts: Accounts | None = None
         self._index: FleetIndex | None = None
         self._ground: _Ground | None = None  #: what the rest of every model rests on
-        self._at_rest: dict[ModelName, tuple[Model, Sequence[ReplicaRecord]]] = {}
+        self._at_rest: dict[ModelName, Rest] = {}
         self._codes: dict[tuple[ModelName, ProfileName], _Codes] = {}
 
     def accounts_of(self, snapshot: ClusterSnapshot) -> tuple[Accounts, FleetIndex]:
@@ -60,24 +71,29 @@ class Memory:
             self._at_rest.clear()
             self._codes.clear()
 
-    def is_at_rest(self, model: Model, records: Sequence[ReplicaRecord]) -> bool:
-        """Return whether a pass has found nothing to do for exactly this.
+    def rest_of(self, model: Model, records: Sequence[ReplicaRecord]) -> Rest | None:
+        """Return that a pass has found nothing to do for exactly this, if it has.
 
         Equal is not enough: a node that registers anew may be able to do what it could not.
         """
         before = self._at_rest.get(model.name)
-        if before is None or before[0] is not model or len(before[1]) != len(records):
-            return False
-        return all(map(is_, before[1], records))
+        if before is None or before.model is not model or len(before.records) != len(records):
+            return None
+        return before if all(map(is_, before.records, records)) else None
 
-    def note_rest(self, model: Model, records: Sequence[ReplicaRecord]) -> None:
-        """Remember that there was nothing to do for a model, if neither time nor load changes that.
+    def note_rest(
+        self,
+        model: Model,
+        records: Sequence[ReplicaRecord],
+        parts: Sequence[tuple[Model, Roles]],
+    ) -> None:
+        """Remember that there was nothing to do for a model, if time alone does not change that.
 
         What is on its way, sleeps or is silent depends on more than its record.
         """
-        follows_load = any(scale.min != scale.max for scale in model.scales)
-        if not follows_load and all(item.replica.state is ReplicaState.READY for item in records):
-            self._at_rest[model.name] = (model, records)
+        if all(item.replica.state is ReplicaState.READY for item in records):
+            follows_load = any(scale.min != scale.max for scale in model.scales)
+            self._at_rest[model.name] = Rest(model, records, parts if follows_load else ())
 
     def codes(self, need: Need, accounts: Accounts) -> Iterator[tuple[NodeAccount, str | None]]:
         """Yield every node with the code of why it cannot take a shard; None: it can.

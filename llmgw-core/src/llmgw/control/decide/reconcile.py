@@ -9,7 +9,7 @@ from llmgw.contracts.placement import PlacementPolicy
 from llmgw.control.decide.adapters import adapt
 from llmgw.control.decide.eviction import propose_eviction
 from llmgw.control.decide.leaving import Step, leave, rest
-from llmgw.control.decide.memory import Memory
+from llmgw.control.decide.memory import Memory, Rest
 from llmgw.control.decide.order import count_by_profile, in_turn, urgency, worth
 from llmgw.control.decide.parts import key_of, parts_of, share_out
 from llmgw.control.decide.placement import Placer, place_model
@@ -112,13 +112,14 @@ class _Pass:
         for model in self.snapshot.models:
             records = records_of.pop(model.name, ())
             waited_for = model.name in self.snapshot.wanted
-            if waited_for or not self.memory.is_at_rest(model, records):
+            rest = None if waited_for else self.memory.rest_of(model, records)
+            if rest is None or not self._rests(rest):
                 moving.append((model, records))
         for model, records in sorted(moving, key=lambda item: urgency(self.snapshot, item[0])):
             before = self._extent()
-            self._model(model, records)
+            parts = self._model(model, records)
             if self._extent() == before:
-                self.memory.note_rest(model, records)
+                self.memory.note_rest(model, records, parts)
         for records in records_of.values():
             for record in records:
                 self._leave(record, "the model left the catalog")
@@ -142,13 +143,27 @@ class _Pass:
         found: tuple[Sized, ...] = (*lists, self.pressure, self.fulfilled, self._going)
         return tuple(map(len, found))
 
-    def _model(self, model: Model, records: Sequence[ReplicaRecord]) -> None:
+    def _rests(self, rest: Rest) -> bool:
+        """Return whether load, too, asks for nothing of a model for which there was nothing to do."""
+        for part, roles in rest.follows_load:
+            target = target_of(self.snapshot, part, roles)
+            if target.count != len(roles.fresh) or target.recheck_after_s is not None:
+                return False
+            if target.pressure != Pressure():
+                return False
+        return True
+
+    def _model(
+        self, model: Model, records: Sequence[ReplicaRecord]
+    ) -> Sequence[tuple[Model, Roles]]:
+        """Take one step with a model; return its parts with their replicas sorted."""
         parts = parts_of(model)
         shares = zip(parts, share_out(parts, records), strict=True)
         sorted_out = [(part, roles_of(self.snapshot, part, mine)) for part, mine in shares]
         self._forget_waiters(model, [roles for _, roles in sorted_out])
         for part, roles in sorted_out:
             self._part(part, roles)
+        return sorted_out
 
     def _part(self, model: Model, roles: Roles) -> None:
         """Take one step with a model, or with one role of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -59,7 +60,8 @@ class Inventory:
         self._grace_until = now
         self._last_lost_at: float | None = None
         self._nodes: dict[NodeId, NodeRecord] = {}
-        self._last_seen: dict[NodeId, float] = {}
+        self._last_seen: OrderedDict[NodeId, float] = OrderedDict()  #: the longest silent first
+        self._unwell: dict[NodeId, None] = {}  #: not ready, or without a session; in order
         self._moved: set[NodeId] = set()
         self._intents: dict[NodeId, NodeIntent] = {}
         self._unfenced: set[NodeId] = set()
@@ -111,7 +113,7 @@ class Inventory:
                 if intent.fenced is None:
                     self.expected.add(intent.id)
                 record = NodeRecord(id=intent.id, state=NodeState.DISCONNECTED, since=now)
-                self._last_seen[intent.id] = now
+                self._see(intent.id, now)
             record = self._with_intent(record, now)
             if record != known:
                 self._keep(record)
@@ -123,6 +125,7 @@ class Inventory:
         """Drop a node that will not come back. If it does, it registers as a new one."""
         self._nodes.pop(node, None)
         self._last_seen.pop(node, None)
+        self._unwell.pop(node, None)
         self._moved.add(node)
         self._intents.pop(node, None)
         self._own_labels.pop(node, None)
@@ -151,7 +154,7 @@ class Inventory:
         # A fenced node that is back has reported what really runs: the fence has done its work.
         self._unfenced.add(inventory.node)
         self._own_labels[inventory.node] = inventory.labels
-        self._last_seen[inventory.node] = now
+        self._see(inventory.node, now)
         self.registrants.add(inventory.node)
         self._keep(self._with_intent(record, now))
         self.revision += 1
@@ -199,6 +202,7 @@ class Inventory:
             return False
         self._judge_soon()
         self._nodes[node] = replace(record, session=None)
+        self._unwell[node] = None
         return True
 
     def judge(self, now: float) -> Judgement:
@@ -228,26 +232,26 @@ class Inventory:
         return judgement
 
     def _judged(self, now: float) -> Judgement:
-        silent: list[Vitals] = []
+        silent = list(self._unwell)
         longest_s = 0.0  # silence of those who are well
-        last_seen, suspect_after = self._last_seen, self._limits.suspect_after
-        for node, record in self._nodes.items():
-            silent_s = now - last_seen[node]
-            is_live = record.session is not None
-            if silent_s < suspect_after and is_live and record.state is NodeState.READY:
-                if silent_s > longest_s:
-                    longest_s = silent_s
+        for node, last_seen in self._last_seen.items():
+            if node in self._unwell:
                 continue
-            silent.append(
-                Vitals(
-                    node=node,
-                    state=record.state,
-                    last_seen=last_seen[node],
-                    session_live=is_live,
-                )
+            if now - last_seen < self._limits.suspect_after:
+                longest_s = now - last_seen
+                break
+            silent.append(node)
+        vitals = [
+            Vitals(
+                node=node,
+                state=(record := self._nodes[node]).state,
+                last_seen=self._last_seen[node],
+                session_live=record.session is not None,
             )
+            for node in silent
+        ]
         return judge_nodes(
-            silent,
+            vitals,
             well=len(self._nodes) - len(silent),
             longest_s=longest_s,
             now=now,
@@ -263,10 +267,18 @@ class Inventory:
         """Put a record in the place of one whose state may have been another."""
         self._nodes[record.id] = record
         self._moved.add(record.id)
+        if record.state is NodeState.READY and record.session is not None:
+            self._unwell.pop(record.id, None)
+        else:
+            self._unwell[record.id] = None
+
+    def _see(self, node: NodeId, now: float) -> None:
+        self._last_seen[node] = now
+        self._last_seen.move_to_end(node)
 
     def _heard(self, record: NodeRecord, now: float) -> None:
         """Note a sign of life: of a node that was silent it changes the state."""
-        self._last_seen[record.id] = now
+        self._see(record.id, now)
         if record.state is not NodeState.READY:
             self._judge_soon()
 
