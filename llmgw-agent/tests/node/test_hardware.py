@@ -1,6 +1,6 @@
 """Devices, at the boundary where the driver is asked."""
 
-# ruff: noqa: N802 -- NVML's own names
+# ruff: noqa: N802, N815 -- NVML's own names
 
 import socket
 import threading
@@ -181,6 +181,58 @@ def test_one_lost_device_does_not_hide_the_others(since_the_start: bool) -> None
     lost = found[2]
     assert (lost.health, lost.health_reason) == (DeviceHealth.FAILED, "GPU is lost")
     assert lost.id == ("nvidia-unknown-2" if since_the_start else "GPU-0002")
+
+
+class Reporting(ReplayedNvml):
+    """One that tells Xids; `said` is what it has to tell, each once."""
+
+    nvmlEventTypeXidCriticalError = 8
+
+    def __init__(self, count: int, **answers: Any) -> None:
+        super().__init__(count, **answers)
+        self.said: list[tuple[int, int]] = []  #: device and Xid
+        self.heard: list[int] = []  #: devices whose Xids are told
+
+    def nvmlEventSetCreate(self) -> str:
+        return "events"
+
+    def nvmlDeviceRegisterEvents(self, handle: int, kinds: int, events: str) -> None:
+        assert (kinds, events) == (self.nvmlEventTypeXidCriticalError, "events")
+        self.heard.append(handle)
+
+    def nvmlEventSetWait_v2(self, events: str, timeout_ms: int) -> Struct:
+        assert (events, timeout_ms) == ("events", 0)
+        if not self.said:
+            raise NVMLError("Timeout")
+        device, xid = self.said.pop(0)
+        return Struct(device=device, eventData=xid)
+
+
+def test_a_device_whose_error_needs_a_reset_is_failed_until_the_driver_begins_anew() -> None:
+    nvml = Reporting(2)
+    probe = NvidiaProbe(lambda: nvml)
+    probe.devices(frozenset())
+    nvml.said = [(1, 48), (1, 31)]
+    for _ in range(2):  # each is told once, and remembered
+        healthy, broken = probe.devices(frozenset())
+        assert (healthy.health, "xid" in healthy.labels) == (DeviceHealth.OK, False)
+        assert broken.health is DeviceHealth.FAILED
+        assert "Xid 48" in broken.health_reason
+        assert broken.labels["xid"] == "31"
+    assert nvml.heard == [0, 1]
+    nvml.count = NVMLError("Uninitialized")  # type: ignore[assignment]
+    probe.devices(frozenset())
+    nvml.count = 2
+    assert probe.devices(frozenset())[1].health is DeviceHealth.OK
+
+
+def test_a_programs_mistake_is_told_and_costs_no_device() -> None:
+    nvml = Reporting(1)
+    probe = NvidiaProbe(lambda: nvml)
+    probe.devices(frozenset())
+    nvml.said = [(0, 31)]
+    (device,) = probe.devices(frozenset())
+    assert (device.health, device.labels["xid"]) == (DeviceHealth.OK, "31")
 
 
 def test_a_driver_that_was_reloaded_is_picked_up_without_a_restart() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from llmgw.domain.ids import DeviceId
 from llmgw.domain.nodes import Device, DeviceHealth, DeviceProcess
 from llmgw_agent.node.hardware.machine import memory_mib
+from llmgw_agent.node.hardware.xid import XidWatch
 
 _T = TypeVar("_T")
 
@@ -41,6 +42,7 @@ class NvidiaProbe:
         """load: imports NVML, raising ImportError where there is none."""
         self._load = load or _load_pynvml
         self._nvml: Nvml | None = None
+        self._xids = XidWatch(None)
         self._seen: dict[int, Device] = {}  #: by index, as last read whole
 
     def devices(self, our_pids: frozenset[int]) -> tuple[Device, ...]:
@@ -53,6 +55,7 @@ class NvidiaProbe:
             # A driver that was reloaded needs a new beginning; the next call makes it.
             self._end(nvml)
             return self._all_failed(_words(error))
+        self._xids.read()
         found: list[Device] = []
         handles: dict[int, object] = {}
         for index in range(max(count, *self._seen) if self._seen else count):
@@ -69,7 +72,7 @@ class NvidiaProbe:
                 nvml.nvmlInit()
             except nvml.NVMLError:
                 return None  # no library, no driver or no permission: a node without NVIDIA
-            self._nvml = nvml
+            self._nvml, self._xids = nvml, XidWatch(nvml)
         return self._nvml
 
     def _end(self, nvml: Nvml) -> None:
@@ -99,7 +102,8 @@ class NvidiaProbe:
                     memory_mib=None,
                 )
             return [_failed(known, _words(error))]
-        device = _read(nvml, handle, DeviceId(uuid), index, our_pids)
+        self._xids.watch(handle, DeviceId(uuid))
+        device = self._xids.marked(_read(nvml, handle, DeviceId(uuid), index, our_pids))
         self._seen[index] = device
         handles[index] = handle
         partitions = _partitions(nvml, handle, device, our_pids)
@@ -109,7 +113,7 @@ class NvidiaProbe:
                     device, "MIG is on and no partition has been made: make one, or turn it off"
                 )
             ]
-        return partitions or [device]
+        return [self._xids.marked(part) for part in partitions or ()] or [device]
 
 
 def _read(
