@@ -86,6 +86,7 @@ class EngineConnection(asyncio.Protocol):
         "_head_of",
         "_headers",
         "_in_body",
+        "_is_held_back",
         "_keep",
         "_outbox",
         "_over",
@@ -137,6 +138,7 @@ class EngineConnection(asyncio.Protocol):
         self._surplus = False
         self._reused = False
         self.usable = True  #: False: closed, or about to be
+        self._is_held_back = False  #: we do not read, for want of a client who does
         self._paused = False
         self._unsent: memoryview | None = None
         self._unsent_at = 0
@@ -179,9 +181,11 @@ class EngineConnection(asyncio.Protocol):
     def pause(self) -> None:
         """Stop reading: the client does not keep up."""
         if self.usable and self._transport is not None:
+            self._is_held_back = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
+        self._is_held_back = False
         if self.usable and self._transport is not None:
             self._transport.resume_reading()
 
@@ -224,6 +228,8 @@ class EngineConnection(asyncio.Protocol):
                 self._head.length = len(body)
                 self._exchange = None
                 self._reused = True
+                if self._is_held_back:
+                    self.resume()
                 self.released(self, self.usable)
                 exchange.answer_whole(self._head, body)
                 return
@@ -334,6 +340,10 @@ class EngineConnection(asyncio.Protocol):
         self._reused = True
         if not reusable:
             self.close()
+        elif self._is_held_back:
+            # The end came with what its client has yet to read. The next client would wait for an
+            # answer that nobody reads.
+            self.resume()
         self.released(self, reusable)
         exchange.answer_end()
 
