@@ -111,8 +111,9 @@ async def test_slow_clients_are_cut_and_cost_others_nothing(busy_site: Any, figu
         assert not one.outcome["left_open"]
         for kind, count in SLOW.items():
             assert one.outcome["closed"][kind] >= count
-            # A tick of the wheel, a second between our looks, and a busy machine.
-            assert one.outcome["latest_s"][kind] <= LIMIT_S + 2.5
+            # A tick of the wheel and a second between our looks; the rest is a busy machine, on
+            # which these clients have the lowest rank: 1.6 s on a quiet one, 3.3 at a load of 6.
+            assert one.outcome["latest_s"][kind] <= LIMIT_S + 4.0
     before, after = (statistics.median(one.p99_ms for one in rounds) for rounds in (idle, slow))
     assert after <= before * 1.1 + NOISE_MS
     assert "Traceback" not in listener.running.text
