@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -17,7 +16,7 @@ import yaml
 
 from llmgw.testing.fake_hub import serve_hub
 from llmgw.testing.site import Site, wait_for
-from llmgw.testing.tiny_wheel import write_wheel
+from llmgw.testing.tiny_wheel import index_of, write_wheel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -52,11 +51,7 @@ def sources(module_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "XDG_CONFIG_HOME": str(module_site.home / "config"),
             "HF_ENDPOINT": hub,
             "NO_PROXY": "127.0.0.1",
-            "PIP_CONFIG_FILE": os.devnull,
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(index),
-            "UV_NO_INDEX": "1",
-            "UV_FIND_LINKS": str(index),
+            **index_of(index),
             "LLMGW_AGENT__ENGINE_LOCKS": str(locks),
         }
         yield module_site

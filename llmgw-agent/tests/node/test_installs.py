@@ -1,6 +1,5 @@
 """Engines installed side by side, from a folder of wheels."""
 
-import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from llmgw.errors import PermanentError
 from llmgw.testing.fake_adapter import FakeEngineAdapter
-from llmgw.testing.tiny_wheel import write_wheel
+from llmgw.testing.tiny_wheel import index_of, write_wheel
 from llmgw_agent.node.engines import NodeHomes
 from llmgw_agent.node.host import StepFailed
 from llmgw_agent.node.installs import EngineInstaller
@@ -52,19 +51,16 @@ class Site:
             self.folder,
             adapters=self.adapters,
             used=lambda: frozenset(self.used),
-            environment={
-                "PATH": "/usr/bin:/bin",
-                "HOME": str(folder),
-                "PIP_CONFIG_FILE": os.devnull,
-                "PIP_NO_INDEX": "1",
-                "PIP_FIND_LINKS": str(self.wheels),
-            },
+            environment={"PATH": "/usr/bin:/bin", "HOME": str(folder), **index_of(self.wheels)},
         )
         self.homes = NodeHomes(folder=self.folder, adapters=self.adapters, installer=self.installer)
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
+@pytest.fixture(params=["uv", "pip"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Where engines are installed by either program."""
+    if request.param == "pip":
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
     return Site(tmp_path)
 
 

@@ -24,7 +24,7 @@ from llmgw.contracts.weights import FetchContext, WeightSource
 from llmgw.domain.ids import ShardId
 from llmgw.domain.replicas import FailureCause
 from llmgw.errors import PermanentError, TransientError
-from llmgw.testing.tiny_wheel import write_wheel
+from llmgw.testing.tiny_wheel import index_of, write_wheel
 from llmgw_agent.node.durable import DiskFull
 from llmgw_agent.node.host import StepFailed
 from llmgw_agent.node.weights import sources
@@ -253,9 +253,7 @@ def index(tmp_path: Path) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(wheels),
+        **index_of(wheels),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,3 +32,15 @@ def write_wheel(folder: Path, name: str, version: str, files: Mapping[str, bytes
             wheel.writestr(f"{info}/{place}", text)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return f"{name}=={version} --hash=sha256:{digest}\n"
+
+
+def index_of(folder: Path) -> dict[str, str]:
+    """Return the environment of a pip and of a uv that know this folder of wheels and nothing else."""
+    return {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "UV_NO_CONFIG": "1",
+        "UV_NO_INDEX": "1",
+        "UV_FIND_LINKS": str(folder),
+    }
