@@ -44,6 +44,15 @@ log = get_logger(__name__)
 # Shims that packaging tools themselves put into every environment.
 _KNOWN_STARTERS = frozenset({"distutils-precedence.pth", "_virtualenv.pth"})
 _STARTERS = ("sitecustomize.py", "usercustomize.py")
+_CAUSE = re.compile(r"^\s*(?:cause|caused by):\s*(.+)", re.IGNORECASE)
+_LASTING = (
+    "hash",
+    "no matching distribution",
+    "could not find a version",
+    "no solution found",
+    "not supported",
+)
+"""Words for what another try does not mend, in small letters."""
 _STEP = re.compile(r"^\s*(Collecting|Using cached|Downloading|Processing|Downloaded|\+)\s")
 _LOCK_WAIT_S = 1.0
 
@@ -238,17 +247,15 @@ def _ignore(line: str) -> None:
 
 
 def _failure(lines: list[str]) -> Exception:
+    """Return what pip or uv failed for, in one line: uv puts its causes below its error."""
     errors = [line for line in lines if line.lstrip("× ").lower().startswith("error")]
+    causes = [found[1] for line in lines if (found := _CAUSE.match(line))]
     why = (errors or [line for line in lines if line.strip()] or ["the installer said nothing"])[-1]
-    why = re.sub(r"^\s*(error|ERROR):\s*", "", why)
-    if any(word in why for word in ("No space left", "os error 28")):
+    why = ": ".join([re.sub(r"^\s*(error|ERROR):\s*", "", why), *causes[:1]])
+    said = "\n".join([*errors, *causes]).lower()
+    if any(word in f"{why.lower()} {said}" for word in ("no space left", "os error 28")):
         return TransientError(f"no room on the disk for the engine: {why}", retry_after_s=60.0)
-    lasting = ("hash", "No matching distribution", "Could not find a version", "not supported")
-    kind = (
-        PermanentError
-        if any(word in line for word in lasting for line in errors)
-        else TransientError
-    )
+    kind = PermanentError if any(word in said for word in _LASTING) else TransientError
     return kind(f"the engine cannot be installed: {why}")
 
 

@@ -41,6 +41,7 @@ def index_of(folder: Path) -> dict[str, str]:
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(folder),
         "UV_NO_CONFIG": "1",
-        "UV_NO_INDEX": "1",
+        # No variable of uv says "no index", so it gets one with nothing in it.
+        "UV_DEFAULT_INDEX": (folder / "no-index").as_uri(),
         "UV_FIND_LINKS": str(folder),
     }
