@@ -5,11 +5,25 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
 from llmgw.testing.clock import FakeClock
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Leave the umask as it was: our programs narrow it, and some tests run them in this process.
+
+    A PostgreSQL of another user could not read what the next test writes for it.
+    """
+    before = os.umask(0o022)
+    os.umask(before)
+    try:
+        return (yield)
+    finally:
+        os.umask(before)
 
 
 @pytest.fixture
