@@ -282,6 +282,8 @@ async def _peer_leaves(reader: asyncio.StreamReader) -> None:
 def _end(writer: asyncio.StreamWriter, *, reset: bool) -> None:
     if reset:
         raw = writer.get_extra_info("socket")
+        if raw.fileno() < 0:
+            return  # two requests of an engine may end it in the same turn
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
     else:
