@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -444,6 +445,16 @@ async def test_a_revoked_node_gets_no_word_and_is_never_named(fleet: Fleet) -> N
         assert offer is not None
         fleet.workshop.trust.revoke(NodeId("c"), "stolen")
         assert await d.agent.link.find_weights(REF) is None
+
+
+async def test_a_session_that_ends_meanwhile_names_nobody_and_ends_nobody(fleet: Fleet) -> None:
+    class GoneStub:
+        async def find_weights(self, question: object, *, timeout: float) -> None:
+            raise asyncio.CancelledError  # as grpc.aio does of a call whose channel was closed
+
+    async with fleet.running("a") as (a,):
+        a.agent.link._stubs = dict.fromkeys(a.agent.link._stubs, GoneStub())
+        assert await a.agent.link.find_weights(REF) is None
 
 
 async def test_a_node_that_is_revoked_while_it_fetches_gets_no_more(fleet: Fleet) -> None:

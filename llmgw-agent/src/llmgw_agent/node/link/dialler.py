@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from random import Random
@@ -110,6 +111,13 @@ class Link:
                 )
             except grpc.aio.AioRpcError as error:
                 log.debug("server names no nodes", server=str(server), reason=reason_of(error))
+                continue
+            except asyncio.CancelledError:
+                # gRPC says the same of a call whose channel went away with its session. Only where
+                # somebody cancelled us may it go on: else it would end whoever asks.
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
                 continue
             return decode_offer(answer)
         return None
