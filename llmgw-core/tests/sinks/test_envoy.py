@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import socket
@@ -15,7 +16,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx
 import pytest
 
@@ -109,7 +109,7 @@ def test_requests_go_where_their_model_runs_and_follow_each_change(
     sink = EnvoyFiles(tmp_path, listen=("127.0.0.1", port))
     one, two = engines
     first = one.endpoint("r1", credential=Secret("k"))
-    anyio.run(sink.publish, (first,), (SERVING, ASLEEP))
+    asyncio.run(sink.publish((first,), (SERVING, ASLEEP)))
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10)
 
     def ask(model: str, **more: Any) -> httpx.Response:
@@ -135,12 +135,12 @@ def test_requests_go_where_their_model_runs_and_follow_each_change(
             read = stream.iter_bytes()
             assert b"one" in next(read)
             gone = one.endpoint("r1", draining=True)
-            anyio.run(sink.publish, (gone, two.endpoint("r2")), (SERVING,))
+            asyncio.run(sink.publish((gone, two.endpoint("r2")), (SERVING,)))
             eventually(lambda: ask("m").json() == {"engine": "two", "key": None})
             one.let_go.set()
             assert b"".join(read) == b" whole", "what is open ends where it began"
 
-        anyio.run(sink.publish, (two.endpoint("r2"),), ())
+        asyncio.run(sink.publish((two.endpoint("r2"),), ()))
         eventually(lambda: ask("m").status_code == 404)
     assert "error" not in (tmp_path / "envoy.log").read_text()
 
@@ -156,7 +156,7 @@ def test_an_adapter_has_a_route_where_no_other_name_must_be_written(tmp_path: Pa
     models = tuple(
         ModelStatus(names=(ModelName(name),), state=ModelState.SERVING) for name in names
     )
-    anyio.run(EnvoyFiles(tmp_path, listen=("127.0.0.1", 0)).publish, (able,), models)
+    asyncio.run(EnvoyFiles(tmp_path, listen=("127.0.0.1", 0)).publish((able,), models))
     written = json.loads((tmp_path / "routes.json").read_text())["resources"][0]
     routes = written["virtual_hosts"][0]["routes"]
     texts = [text for text in map(json.dumps, routes) if "weighted_clusters" in text]
