@@ -16,3 +16,8 @@ class WeightFacts:
     attention_heads: int | None = None
     max_context: int | None = None
     disk_mib: float | None = None
+
+
+def is_local(ref: str) -> bool:
+    """Return whether these are files of the node's owner, used where they lie and never copied."""
+    return ref.startswith("path:")

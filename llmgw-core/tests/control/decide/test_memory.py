@@ -56,6 +56,8 @@ def state_of(accounts: Accounts, index: FleetIndex) -> object:
             +account.models,
             account.replicas,
             account.ram_booked_mib,
+            account.needed,
+            account.arriving,
             account.record,
             accounts.free_ports(name, 3),
         )

@@ -17,6 +17,7 @@ from llmgw.control.decide.placement import Placement, Placer
 from llmgw.control.decide.policies.fabric import Fabric
 from llmgw.control.decide.policies.pack import Pack
 from llmgw.control.decide.policies.spread import Spread
+from llmgw.control.decide.refusals import nearness
 from llmgw.control.decide.snapshot import (
     Avoidance,
     ClusterSnapshot,
@@ -312,20 +313,20 @@ def test_a_place_where_this_version_failed_is_left_alone_for_a_while(
 def test_weights_that_do_not_fit_on_the_disk_are_refused_unless_they_are_there(
     snapshot: MakeSnapshot,
 ) -> None:
-    facts = {"path:/models/fake": WeightFacts(disk_mib=9000.0)}
+    model, facts = gpu(weights="hf:acme/m@1"), {"hf:acme/m@1": WeightFacts(disk_mib=9000.0)}
     small = values.inventory("a", devices=1, disk_free_mib=100)
-    (answer,) = place(snapshot([gpu()], [small], facts=facts))
+    (answer,) = place(snapshot([model], [small], facts=facts))
     assert first_code(answer) == "disk_short"
-    cached = (CachedWeights(ref="path:/models/fake", size_bytes=1),)
+    cached = (CachedWeights(ref="hf:acme/m@1", size_bytes=1),)
     there = values.inventory("a", devices=1, disk_free_mib=100, weights=cached)
-    assert where(place(snapshot([gpu()], [there], facts=facts))) == ["a"]
+    assert where(place(snapshot([model], [there], facts=facts))) == ["a"]
 
 
 def test_weights_that_nobody_uses_make_room_for_others(snapshot: MakeSnapshot) -> None:
-    facts = {"path:/models/fake": WeightFacts(disk_mib=9000.0)}
+    model, facts = gpu(weights="hf:acme/m@1"), {"hf:acme/m@1": WeightFacts(disk_mib=9000.0)}
     cached = (CachedWeights(ref="hf:acme/former@1", size_bytes=9 << 30),)
     node = values.inventory("a", devices=2, disk_free_mib=100, weights=cached)
-    fleet = snapshot([gpu()], [node], facts=facts)
+    fleet = snapshot([model], [node], facts=facts)
     assert where(place(fleet)) == ["a"]
     spec = values.shard("former.0", weights="hf:acme/former@1")
     user = Replica(
@@ -406,3 +407,21 @@ def test_a_refusal_of_many_nodes_names_a_few_and_counts_the_rest(snapshot: MakeS
 
 def test_no_node_at_all_is_a_reason_too(snapshot: MakeSnapshot) -> None:
     assert where(place(snapshot([gpu()]))) == ["no_nodes"]
+
+
+def test_every_reason_of_a_node_has_its_place_among_the_nearest() -> None:
+    of_no_node = {
+        Code.UNPLACED,
+        Code.NO_PROFILE,
+        Code.NO_NODES,
+        Code.PROFILE_UNPLACED,
+        Code.ROLLOUT_FAILED,
+        Code.START_FAILED,
+        Code.SLEEP_UNSAFE,
+        Code.TENSOR_INDIVISIBLE,
+        Code.GANG_TOO_SMALL,
+        Code.ADAPTER_FAILED,
+        Code.POLICY_VETO,
+    }
+    last = nearness("of no node")
+    assert {code for code in Code if nearness(code) == last} == of_no_node

@@ -1,4 +1,4 @@
-"""Who holds which device and port, kept while one plan is made.
+"""Who holds which device, port and weights, kept while one plan is made.
 
 The only mutable things among the decisions are these accounts and what is built on them: made
 from a snapshot, booked in as the plan grows. Every booking of a plan goes through `book`, which
@@ -14,10 +14,15 @@ from llmgw.control.decide.snapshot import ClusterSnapshot, NodeRecord, ReplicaRe
 from llmgw.domain.commands import ShardSpec
 from llmgw.domain.ids import DeviceId, ModelName, NodeId, ReplicaId
 from llmgw.domain.nodes import Device, DeviceHealth, NodeInventory
-from llmgw.domain.replicas import ReplicaState
+from llmgw.domain.replicas import ReplicaState, ShardState
+from llmgw.domain.reports import ShardReport
 
 #: Devices that are the same to every profile but for their place.
 Shape = tuple[str, str, int | None, tuple[tuple[str, str], ...]]
+
+
+#: In which a shard may still wait for its weights.
+_BEFORE_WEIGHTS = frozenset({ShardState.ASSIGNED, ShardState.INSTALLING, ShardState.FETCHING})
 
 
 class DoubleBooking(AssertionError):
@@ -34,10 +39,12 @@ class NodeAccount:
     """What is left on one node."""
 
     __slots__ = (
+        "arriving",
         "free",
         "index",
         "inventory",
         "models",
+        "needed",
         "ram_booked_mib",
         "record",
         "replicas",
@@ -66,6 +73,8 @@ class NodeAccount:
         self.replicas = 0
         self.models: Counter[ModelName] = Counter()
         self.ram_booked_mib = 0.0
+        self.needed: set[str] = set()  #: weights that the node must not remove
+        self.arriving: dict[str, float] = {}  #: MiB that have come, of needed ones not all there
         self.version = 0  #: rises with whatever is booked here, or on the same machine
 
     @property
@@ -83,6 +92,16 @@ class NodeAccount:
             found = next(item for item in self.usable if item.id == device)
             self.free[device] = found
             self._count_device(found, 1)
+
+    def need_weights(self, spec: ShardSpec, *, arrived_mib: float | None) -> None:
+        """Note that a shard needs its weights here. arrived_mib: so much has come; None: all.
+
+        Nothing takes this back within a plan: to let one that may sleep go frees no disk.
+        """
+        self.needed |= spec.refs
+        if arrived_mib is not None:
+            for ref in spec.refs:
+                self.arriving[ref] = max(arrived_mib, self.arriving.get(ref, 0.0))
 
     def _count_device(self, device: Device, step: int) -> None:
         if device.health is DeviceHealth.OK:
@@ -197,16 +216,9 @@ class Accounts:
             is_awake = replica.replica.state is not ReplicaState.SLEEPING
             for node, spec in shards:
                 self.take(node, spec, uses=is_awake)
-
-    def refs_on(self, node: NodeId) -> set[str]:
-        """Return the weights that replicas on the node need."""
-        return {
-            ref
-            for record in self._on[node].values()
-            for place, spec in record.shards
-            if place == node
-            for ref in spec.refs
-        }
+                if (account := self.nodes.get(node)) is not None:
+                    arrived_mib = _arrived_mib(replica.reports.get(spec.id))
+                    account.need_weights(spec, arrived_mib=arrived_mib)
 
     def twins(self, node: NodeId) -> Sequence[NodeAccount]:
         """Return the accounts of all nodes on the machine of this one, itself included."""
@@ -221,6 +233,7 @@ class Accounts:
         if twice := taken.intersection(spec.ports):
             raise DoubleBooking(f"ports {sorted(twice)} of {node} for {spec.id}")
         self.take(node, spec)
+        account.need_weights(spec, arrived_mib=0.0)
 
     def release(self, node: NodeId, spec: ShardSpec) -> None:
         """Give back what the shard holds: for asking what would fit if it were gone."""
@@ -314,3 +327,15 @@ def holds_room(record: ReplicaRecord) -> bool:
     until its nodes have forgotten it, so that its ports and memory are really back.
     """
     return record.replica.state is not ReplicaState.STOPPED
+
+
+def _arrived_mib(report: ShardReport | None) -> float | None:
+    """Return how much of a shard's weights has come to its node; None: all that it needs."""
+    if report is None:
+        return 0.0
+    shard = report.shard
+    if shard.state not in _BEFORE_WEIGHTS:
+        return None
+    if shard.state is ShardState.FETCHING and shard.progress and shard.progress.unit == "bytes":
+        return shard.progress.done / (1 << 20)
+    return 0.0

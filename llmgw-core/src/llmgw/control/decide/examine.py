@@ -9,6 +9,7 @@ from __future__ import annotations
 from llmgw.control.decide.accounts import Accounts, NodeAccount
 from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.devices import choose_devices
+from llmgw.control.decide.disk import Shortage, find_shortage
 from llmgw.control.decide.need import ROLES, Need
 from llmgw.control.decide.refusals import gib, refusal
 from llmgw.domain.ids import DeviceId
@@ -187,21 +188,8 @@ def _refused_room(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
                 have=gib(free_mib),
                 hint=f"short by {gib(wanted_mib - free_mib)}",
             )
-    disk_mib = need.facts.disk_mib if need.facts else None
-    if disk_mib is not None and not has_weights(account, need):
-        free_mib = free_disk_mib(accounts, account, disk_mib)
-        if free_mib is not None and free_mib < disk_mib:
-            return refusal(
-                need,
-                account,
-                Code.DISK_SHORT,
-                f"{name} has {gib(free_mib)} of disk for weights, unused ones counted, "
-                f"and these take {gib(disk_mib)}",
-                wants=gib(disk_mib),
-                have=gib(free_mib),
-                hint=f"short by {gib(disk_mib - free_mib)}; what replicas there use: "
-                f"`llmgw ctl weights list {name}`",
-            )
+    if (short := find_shortage(account, need.refs, accounts.snapshot.facts)) is not None:
+        return _disk_short(account, need, short)
     if len(accounts.free_ports(account.id, need.ports)) < need.ports:
         low, high = accounts.snapshot.limits.port_range
         return refusal(
@@ -216,17 +204,23 @@ def _refused_room(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
     return None
 
 
-def free_disk_mib(accounts: Accounts, account: NodeAccount, wanted_mib: float) -> float | None:
-    """Return the disk that weights may take, looked at as far as needed; None: not known.
-
-    Weights that no replica on the node uses are removed there once room is needed.
-    """
-    free_mib = account.inventory.disk_free_mib
-    if free_mib is None or free_mib >= wanted_mib:
-        return free_mib
-    used = accounts.refs_on(account.id)
-    unused = sum(item.size_bytes for item in account.inventory.weights if item.ref not in used)
-    return free_mib + unused / (1 << 20)
+def _disk_short(account: NodeAccount, need: Need, short: Shortage) -> Refusal:
+    name, free_mib = account.id, max(0.0, short.free_mib)
+    left_out = f", {gib(short.arriving_mib)} on their way left out" if short.arriving_mib else ""
+    free = f"{gib(free_mib)} of disk for weights, unused ones counted{left_out}"
+    what = f"{name} has {free}, and these take {gib(short.wanted_mib)}"
+    if not short.wanted_mib:
+        what = f"the weights on {name} give way to {gib(short.arriving_mib)} on their way there"
+    return refusal(
+        need,
+        account,
+        Code.DISK_SHORT,
+        what,
+        wants=gib(short.wanted_mib),
+        have=gib(free_mib),
+        hint=f"short by {gib(short.wanted_mib - short.free_mib)}; what replicas there use: "
+        f"`llmgw ctl weights list {name}`",
+    )
 
 
 def free_ram_mib(account: NodeAccount) -> float | None:

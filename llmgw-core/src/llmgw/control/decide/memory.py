@@ -21,8 +21,14 @@ from llmgw.domain.catalog import Model
 from llmgw.domain.ids import ModelName, NodeId, ProfileName
 from llmgw.domain.plans import Refusal
 from llmgw.domain.replicas import ReplicaState
+from llmgw.domain.weights import WeightFacts
 
-_Ground = tuple[Limits, Mapping[ModelName, Mapping[ProfileName, str]], frozenset[NodeId]]
+_Ground = tuple[
+    Limits,
+    Mapping[ModelName, Mapping[ProfileName, str]],
+    frozenset[NodeId],
+    Mapping[str, WeightFacts],
+]
 
 
 @dataclass(slots=True)
@@ -66,7 +72,8 @@ class Memory:
     def begin(self, snapshot: ClusterSnapshot) -> None:
         """Begin a pass: forget which models were at rest if it rested on something else."""
         draining = frozenset(name for name, node in snapshot.nodes.items() if node.draining)
-        before, self._ground = self._ground, (snapshot.limits, snapshot.hashes, draining)
+        ground = (snapshot.limits, snapshot.hashes, draining, snapshot.facts)
+        before, self._ground = self._ground, ground
         if before != self._ground:
             self._at_rest.clear()
             self._codes.clear()

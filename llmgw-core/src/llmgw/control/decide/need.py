@@ -58,6 +58,11 @@ class Need:
         """Fabric label that a node must have. A gang on any common one asks for none by name."""
         return None if self.profile.fabric in (None, DEVICE_FABRIC) else self.profile.fabric
 
+    @property
+    def refs(self) -> tuple[str, ...]:
+        """All weights that a shard needs on its node."""
+        return (self.profile.weights, *(item.weights for item in self.profile.adapters))
+
     def demand_on(self, kind: str) -> Demand | None:
         """Return the memory that each device of this kind must have free; None: not known."""
         if kind not in self.demands:

@@ -132,6 +132,7 @@ _NEAREST_FIRST: tuple[str, ...] = (
     Code.NO_PORT,
     Code.NODE_DRAINING,
     Code.NODE_CORDONED,
+    Code.AGENT_LEAVING,
     Code.CRASH_LOOP,
     Code.DEVICES_FAILED,
     Code.NODE_NOT_READY,
