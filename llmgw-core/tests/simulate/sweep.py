@@ -10,7 +10,7 @@ import time
 
 import click
 
-from llmgw.simulate import World, WorldSize
+from llmgw.simulate import FAULTS, World, WorldSize
 
 
 @click.command()
@@ -25,11 +25,11 @@ def main(seeds: int, first: int, hours: float, nodes: int, devices: int, models:
     size = WorldSize(nodes=nodes, devices=devices, models=models, hours=hours)
     for seed in range(first, first + seeds):
         began = time.process_time()
-        outcome = World(size, seed=seed).run()
+        outcome = World(size, seed=seed, faults=FAULTS).run()
         took_s = time.process_time() - began
         click.echo(
             f"seed {seed}: {outcome.faults} faults, {outcome.events} events, "
-            f"{outcome.passes} passes, {took_s:.1f} s of CPU"
+            f"{outcome.passes} passes, history {outcome.history:08x}, {took_s:.1f} s of CPU"
         )
 
 

@@ -4,7 +4,9 @@ Two uses. `world` runs for simulated hours under seeded faults and checks the ho
 after each step. `rehearsal` answers an operator's question: what would run where?
 """
 
+from llmgw.simulate.faults import FAULTS
 from llmgw.simulate.rehearsal import Rehearsal, rehearse
-from llmgw.simulate.world import Outcome, World, WorldSize
+from llmgw.simulate.runs import Outcome, WorldSize
+from llmgw.simulate.world import World
 
-__all__ = ["Outcome", "Rehearsal", "World", "WorldSize", "rehearse"]
+__all__ = ["FAULTS", "Outcome", "Rehearsal", "World", "WorldSize", "rehearse"]

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from llmgw.domain.catalog import Model, Scale
 from llmgw.domain.nodes import DeviceHealth
 from llmgw.domain.replicas import FailureCause
 from llmgw.domain.roles import Role
 from llmgw.simulate.nodes import ALIVE
-
-if TYPE_CHECKING:
-    from llmgw.simulate.world import World
-
-Fault = Callable[["World"], None]
+from llmgw.simulate.world import Fault, World
 
 
 def agent_silent(world: World) -> None:

@@ -7,6 +7,7 @@ Events ─▶ nodes ─▶ intake ─▶ stores ─▶ observe ─▶ decide ─
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -24,8 +25,8 @@ from llmgw.domain.reports import Heartbeat, Rejection
 from llmgw.simulate import invariants
 from llmgw.simulate.drawing import ENGINE, draw_model, make_node
 from llmgw.simulate.events import Events, VirtualTime
-from llmgw.simulate.faults import FAULTS
 from llmgw.simulate.nodes import SimNode, Upward
+from llmgw.simulate.runs import Outcome, WorldSize
 from llmgw.simulate.servers import SharedLease, SimServer
 
 #: From a node to a server and back.
@@ -36,31 +37,6 @@ PASS_S_PER_NODE = 1e-4
 FULL_CHECK_S = 600.0
 #: Longer than any backoff, load, drain and settling together.
 QUIET_S = 2400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorldSize:
-    """How large, how long, how bad."""
-
-    nodes: int = 20
-    devices: int = 4  #: per node
-    models: int = 12
-    paired: int = 0  #: of these, how many compute prompts and answers apart
-    servers: int = 2
-    hours: float = 1.0
-    fault_every_s: float = 20.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a run came to. It would have raised `Violation` if anything had been wrong."""
-
-    seed: int
-    events: int
-    faults: int
-    passes: int
-    starts: int  #: of engines
-    quiet_passes: int  #: while nothing went wrong any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +55,14 @@ class World:
     """One simulated site. The same seed gives the same run, step by step."""
 
     def __init__(
-        self, size: WorldSize, *, seed: int, policy: PlacementPolicy | None = None
+        self,
+        size: WorldSize,
+        *,
+        seed: int,
+        faults: Sequence[tuple[Fault, int]],
+        policy: PlacementPolicy | None = None,
     ) -> None:
+        """faults: what may go wrong, with how often each is drawn next to the others."""
         self.size = size
         self.seed = seed
         self.random = Random(seed)  # noqa: S311 - reproducible on purpose
@@ -95,6 +77,8 @@ class World:
         self.catalog = self.first_catalog
         self.nodes: dict[NodeId, SimNode] = {}
         self.servers: dict[str, SimServer] = {}
+        self._kinds = [fault for fault, _ in faults]
+        self._weights = [weight for _, weight in faults]
         self._policy = policy or Pack()
         self._pace_s = max(LATENCY_S, size.nodes * PASS_S_PER_NODE)
         self._limits = Limits(scale_down_after=60.0)
@@ -113,6 +97,7 @@ class World:
         self._seen_endpoints: dict[str, tuple[Endpoint, ...]] = {}
         self._faults = 0
         self._passes = 0
+        self._history = 0
         for index in range(size.nodes):
             self._add_node(f"n{index:04}")
         for index in range(size.servers):
@@ -138,7 +123,7 @@ class World:
         except AssertionError as violation:
             raise invariants.Violation(
                 f"seed {self.seed}, {self.time.now:.2f} s, event {self.events.happened}: "
-                f"{violation}\nreplay: World({self.size}, seed={self.seed}).run()"
+                f"{violation}\nreplay: World({self.size}, seed={self.seed}, faults=FAULTS).run()"
             ) from violation
         return Outcome(
             seed=self.seed,
@@ -147,14 +132,13 @@ class World:
             passes=self._passes,
             starts=sum(node.starts for node in self.nodes.values()),
             quiet_passes=self._passes - before,
+            history=self._history,
         )
 
     def _next_fault(self, end: float) -> None:
         def happen() -> None:
             if self.time.now < end:
-                (fault,) = self.random.choices(
-                    [fault for fault, _ in FAULTS], [weight for _, weight in FAULTS]
-                )
+                (fault,) = self.random.choices(self._kinds, self._weights)
                 self._faults += 1
                 fault(self)
                 self._next_fault(end)
@@ -299,6 +283,8 @@ class World:
         server.intake.registered(self.nodes[node].registration(session))
 
     def _told_by(self, node: SimNode, message: Upward) -> None:
+        said = message.code if isinstance(message, Rejection) else message.shard.state.value
+        self._note(node.id, said)
         for name in sorted(self.servers):
             server = self.servers[name]
             if (session := server.sessions.get(node.id)) is None:
@@ -318,6 +304,7 @@ class World:
                 return
             target = self.nodes[node]
             for command in commands:
+                self._note(node, type(command).__name__)
                 if isinstance(command, StopShard) and command.epoch >= target.epoch:
                     engine = target.engines.get(command.shard)
                     if engine is not None and server.leads:
@@ -327,6 +314,9 @@ class World:
 
         self.events.after(LATENCY_S, arrive)
         return True
+
+    def _note(self, node: NodeId, what: str) -> None:
+        self._history = crc32(f"{self.time.now:.6f} {node} {what}".encode(), self._history)
 
     def _wake(self, server: SimServer, delay_s: float) -> None:
         due = self.time.now + delay_s
@@ -394,3 +384,6 @@ class World:
         )
         self.nodes[node.id] = node
         self._linked.add(node.id)
+
+
+Fault = Callable[[World], None]
