@@ -47,6 +47,26 @@ async def test_health_is_open_and_readiness_follows_the_table_and_the_drain(
     assert (await ready.ask(get("/readyz"))).status == 503
 
 
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("/chat/completions", "'/v1/chat/completions' is meant?"),
+        ("/v1/v1/chat/completions", "'/v1/chat/completions' is meant?"),
+        ("/v1/chat/completions/", "'/v1/chat/completions' is meant?"),
+        ("/models", "'/v1/models' is meant?"),
+        ("/", "routes are /v1/chat/completions, /v1/completions and the like"),
+        ("/v3/nothing", "routes are /v1/chat/completions, /v1/completions and the like"),
+    ],
+)
+async def test_a_path_that_there_is_not_names_the_one_that_was_meant(
+    start_router: Any, asked: str, meant: str
+) -> None:
+    router = await start_router("http://127.0.0.1:1")
+    answer = await router.ask(post(asked, {"model": "demo"}))
+    assert (answer.status, answer.error()["code"]) == (404, "unknown_route")
+    assert answer.error()["message"] == f"there is no route {asked!r}; {meant}"
+
+
 async def test_every_route_without_a_key_is_401_unless_it_is_declared_public(
     start_router: Any,
 ) -> None:

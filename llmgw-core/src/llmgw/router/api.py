@@ -15,7 +15,7 @@ from llmgw.errors import RequestError
 from llmgw.router.ingress.ingress import model_not_found
 from llmgw.router.keys import KeyGrant, KeyTable
 from llmgw.router.replies import Reply, error_reply
-from llmgw.router.routes import COLD, Route
+from llmgw.router.routes import COLD, HOT, ModelPlace, Route
 from llmgw.router.table import ModelRoute, Table
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -40,6 +40,7 @@ class ApiParts(Protocol):
 def build_api(parts: ApiParts, prefix: str = "") -> Starlette:
     """Return the application. Each of its routes is declared in `routes.COLD`, scope included."""
     api = _Api(parts)
+    paths = [prefix + route.path for route in (*HOT, *COLD) if route.model is not ModelPlace.PATH]
     handlers = {
         "list_models": api.list_models,
         "retrieve_model": api.retrieve_model,
@@ -55,7 +56,7 @@ def build_api(parts: ApiParts, prefix: str = "") -> Starlette:
             )
             for route in COLD
         ],
-        exception_handlers={HTTPException: http_error, RequestError: _request_error},  # type: ignore[dict-item]  # Starlette types handlers of subclasses too narrowly
+        exception_handlers={HTTPException: http_errors(paths), RequestError: _request_error},  # type: ignore[dict-item]  # Starlette types handlers of subclasses too narrowly
     )
     # A redirect would be built from our inside address (C006).
     application.router.redirect_slashes = False
@@ -133,17 +134,36 @@ async def _request_error(_: Request, error: RequestError) -> Response:
     return _response(error_reply(error))
 
 
-async def http_error(request: Request, error: HTTPException) -> Response:
-    """Answer what Starlette itself refuses (no such path, another method) in our shape."""
-    extra: Sequence[tuple[bytes, bytes]] = [
-        (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
-    ]
-    code = {404: "unknown_route", 405: "method_not_allowed"}.get(error.status_code)
-    shown = request.scope["path"][:200]
-    message = {
-        404: f"there is no route {shown!r}",
-        405: f"{shown} does not take {request.method}",
-    }.get(error.status_code, error.detail)
-    return _response(
-        error_reply(RequestError(message, status=error.status_code, code=code), extra=extra)
-    )
+def http_errors(
+    paths: Sequence[str],
+) -> Callable[[Request, HTTPException], Awaitable[Response]]:
+    """Return what answers in our shape where Starlette itself refuses (no such path or method).
+
+    paths: those that there are, to name the one that was meant; `base_url` with `/v1` missing or
+    doubled is the commonest mistake of clients.
+    """
+
+    async def answer(request: Request, error: HTTPException) -> Response:
+        extra: Sequence[tuple[bytes, bytes]] = [
+            (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
+        ]
+        code = {404: "unknown_route", 405: "method_not_allowed"}.get(error.status_code)
+        path = request.scope["path"]
+        shown = path[:200]
+        message = {
+            404: f"there is no route {shown!r}{_way_out(path, paths)}",
+            405: f"{shown} does not take {request.method}",
+        }.get(error.status_code, error.detail)
+        return _response(
+            error_reply(RequestError(message, status=error.status_code, code=code), extra=extra)
+        )
+
+    return answer
+
+
+def _way_out(path: str, paths: Sequence[str]) -> str:
+    tail = "/" + path.strip("/")
+    meant = [one for one in paths if one.endswith(tail) or tail.endswith(one)]
+    if tail != "/" and meant:
+        return f"; {max(meant, key=len)!r} is meant?"
+    return f"; routes are {paths[0]}, {paths[1]} and the like"

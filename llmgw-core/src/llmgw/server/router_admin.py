@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llmgw.domain.secret import Secret
-from llmgw.router.api import http_error
+from llmgw.router.api import http_errors
 from llmgw.server.web import with_token
 
 _PAGE = "text/plain; version=0.0.4; charset=utf-8"
@@ -52,13 +52,14 @@ def router_admin(
     async def metrics(_: Request) -> Response:
         return Response(await metrics_page(), media_type=_PAGE)
 
+    routes = [
+        Route("/healthz", health),
+        Route("/readyz", readiness),
+        Route("/metrics", with_token(metrics, token)),
+    ]
     application = Starlette(
-        routes=[
-            Route("/healthz", health),
-            Route("/readyz", readiness),
-            Route("/metrics", with_token(metrics, token)),
-        ],
-        exception_handlers={HTTPException: http_error},  # type: ignore[dict-item]  # Starlette types handlers of subclasses too narrowly
+        routes=routes,
+        exception_handlers={HTTPException: http_errors([route.path for route in routes])},  # type: ignore[dict-item]  # Starlette types handlers of subclasses too narrowly
     )
     # A redirect would be built from our inside address (C006).
     application.router.redirect_slashes = False

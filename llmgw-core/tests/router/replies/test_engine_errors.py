@@ -79,6 +79,39 @@ def test_an_error_inside_a_stream_gets_its_status_from_its_code() -> None:
     assert read_engine_error(200, b'{"error": {"message": "x", "code": "odd"}}').status == 500
 
 
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (429, "engine_busy"),
+        (500, "engine_error"),
+        (501, "unsupported_by_engine"),
+        (502, "engine_error"),
+        (503, "engine_busy"),
+    ],
+)
+def test_no_error_of_an_engine_s_making_is_without_a_code(status: Any, code: Any) -> None:
+    assert read_engine_error(status, b'{"error": {"message": "x", "code": 500}}').code == code
+    assert read_engine_error(status, b'{"error": {"message": "x", "code": "own"}}').code == "own"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b'{"error":{"message":"File Not Found","type":"not_found_error","code":404}}'),
+        (404, b'{"detail":"Not Found"}'),
+        (405, b'{"detail":"Method Not Allowed"}'),
+    ],
+)
+def test_a_route_that_the_engine_lacks_is_said_to_be_lacking(status: Any, body: Any) -> None:
+    error = read_engine_error(status, body)
+    assert (error.status, error.code) == (status, "unsupported_by_engine")
+    assert "no such route" in error.message
+
+
+def test_what_else_an_engine_does_not_find_keeps_its_words() -> None:
+    assert read_engine_error(404, b'{"message": "no adapter x"}').message == "no adapter x"
+
+
 def test_anthropic_clients_get_their_own_shape() -> None:
     error = read_engine_error(400, b'{"message": "bad"}')
     assert error_body(error, Dialect.ANTHROPIC) == (

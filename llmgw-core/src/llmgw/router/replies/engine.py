@@ -32,6 +32,13 @@ _KINDS = {
 }
 
 
+# The whole answer of an engine that has no such route: llama.cpp's, and FastAPI's in vLLM and SGLang.
+_NO_ROUTE = frozenset({"File Not Found", "Not Found", "Method Not Allowed"})
+
+_CODES = {429: "engine_busy", 501: "unsupported_by_engine", 503: "engine_busy"}
+"""For statuses whose error names no code of its own; other 5xx are `engine_error`."""
+
+
 class _Fields(msgspec.Struct):
     message: object = None
     type: object = None
@@ -62,7 +69,7 @@ def read_engine_error(status: int, body: bytes) -> RequestError:
 
     The status stays, but for 401 and 403: our own credential was refused there, which is no
     fault of the client, so it becomes a 502. An error inside a 200 stream that names no
-    status is a 500.
+    status is a 500. No 429 and no 5xx is left without a code.
     """
     said = _read(status, body)
     if said.status in (401, 403):
@@ -72,6 +79,14 @@ def read_engine_error(status: int, body: bytes) -> RequestError:
             status=502,
             code="engine_credential_refused",
             kind="api_error",
+        )
+    if said.status in (404, 405) and said.message in _NO_ROUTE:
+        return RequestError(
+            "The engine that serves this model has no such route: ask for another model, or have "
+            "this one served by an engine that has it.",
+            status=said.status,
+            code="unsupported_by_engine",
+            kind="not_found_error",
         )
     kind = _KINDS.get(said.status, "api_error" if said.status >= 500 else "invalid_request_error")
     return RequestError(
@@ -92,7 +107,7 @@ def _read(status: int, body: bytes) -> EngineError:
     return EngineError(
         status=status,
         message=message or f"The engine answered with status {status}.",
-        code=_code(fields.code, kind, message),
+        code=_code(fields.code, kind, message) or _code_of(status),
         param=_param(fields.param),
     )
 
@@ -117,6 +132,10 @@ def _code(code: object, kind: str, message: str) -> str | None:
     ):
         return "context_length_exceeded"
     return code if isinstance(code, str) else None
+
+
+def _code_of(status: int) -> str | None:
+    return _CODES.get(status, "engine_error" if status >= 500 else None)
 
 
 def _param(param: object) -> str | None:
