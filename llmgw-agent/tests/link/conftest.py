@@ -17,16 +17,14 @@ from llmgw.contracts.dispatch import DispatcherContext
 from llmgw.domain.commands import Command, ShardSpec, StartShard
 from llmgw.domain.ids import (
     Epoch,
-    ModelName,
     NodeId,
-    ProfileName,
-    ReplicaId,
     SessionId,
     ShardId,
 )
 from llmgw.domain.nodes import NodeInventory
 from llmgw.domain.replicas import Shard, ShardState
 from llmgw.domain.reports import Heartbeat, Registration, Rejection, ShardReport
+from llmgw.testing import values
 from llmgw.testing.trust import InMemoryTrust
 from llmgw_agent.hub.dispatcher import HubDispatcher
 from llmgw_agent.node.identity import KeptIdentity, NodeCredentials, TokenSource
@@ -260,22 +258,7 @@ class Workshop:
         )
 
     def spec(self, shard: str = "m-1-1.0", **changes: object) -> ShardSpec:
-        spec = ShardSpec(
-            id=ShardId(shard),
-            replica=ReplicaId(shard.rpartition(".")[0]),
-            model=ModelName("m"),
-            served_names=(ModelName("m"),),
-            profile=ProfileName("default"),
-            spec_hash="0" * 16,
-            engine="fake",
-            engine_version=None,
-            weights="path:/m.gguf",
-            options={},
-            devices=(),
-            rank=0,
-            ports=(20000,),
-        )
-        return replace(spec, **changes)  # type: ignore[arg-type]
+        return values.shard(shard, **changes)
 
     def report(
         self, node: str = "gpu-01", state: ShardState = ShardState.READY, shard: str = "m-1-1.0"

@@ -6,18 +6,22 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from llmgw.clock import SystemClock
 from llmgw.contracts.engine import EngineHome
+from llmgw.contracts.weights import WeightSource
 from llmgw.domain.commands import ShardSpec, StartShard, StopShard
-from llmgw.domain.ids import Epoch, ModelName, NodeId, ProfileName, ReplicaId, ShardId
+from llmgw.domain.ids import Epoch, ModelName, NodeId, ReplicaId, ShardId
 from llmgw.domain.nodes import Device, NodeInventory
 from llmgw.domain.replicas import ShardState
 from llmgw.domain.reports import Rejection, ShardReport
+from llmgw.testing import values
 from llmgw.testing.fake_adapter import FakeEngineAdapter
 from llmgw_agent.node import processes
 from llmgw_agent.node.assignments import Assigned, Assignments
@@ -28,6 +32,8 @@ from llmgw_agent.node.logs import AgentLog, LogBook
 from llmgw_agent.node.outbox import Allegiance, Outbox
 from llmgw_agent.node.shardfolder import ShardFolder
 from llmgw_agent.node.supervisor import Supervisor
+from llmgw_agent.node.weights.cache import WeightCache
+from llmgw_agent.node.weights.room import Room
 
 
 class HomeHere:
@@ -162,6 +168,27 @@ class Node:
         }
 
 
+class Cache(WeightCache):
+    """A cache in a folder, with room and users as the test says."""
+
+    def __init__(self, folder: Path, *given: WeightSource, **fields: Any) -> None:
+        self.users: dict[ShardId, frozenset[str]] = {}
+        super().__init__(
+            folder / "weights",
+            sources={source.scheme: source for source in given},
+            roots=fields.get("roots", ()),
+            networks=("127.0.0.0/8",),
+            users=lambda: self.users,
+            room=Room(
+                folder / "weights",
+                reserve_bytes=fields.get("reserve", 0),
+                budget_bytes=fields.get("budget"),
+            ),
+            secrets={},
+            agent=fields.get("agent", "agent-1"),
+        )
+
+
 def _real_hands(host: Host, folder: ShardFolder, assigned: Assigned) -> Hands:
     return NodeHands(host=host, folder=folder, assigned=assigned)
 
@@ -181,19 +208,12 @@ def spec() -> SpecMaker:
     """Make the spec of a shard of the fake engine; keywords are the engine's options."""
 
     def make(shard: str = "r1.0", *, port: int | None = None, **options: object) -> ShardSpec:
-        return ShardSpec(
-            id=ShardId(shard),
-            replica=ReplicaId(shard.rpartition(".")[0]),
+        return values.shard(
+            shard,
             model=ModelName("acme/tiny"),
             served_names=(ModelName("acme/tiny"), ModelName("tiny")),
-            profile=ProfileName("default"),
-            spec_hash="0" * 16,
-            engine="fake",
-            engine_version=None,
             weights="path:/w",
             options=options,
-            devices=(),
-            rank=0,
             ports=(port or free_port(),),
         )
 
@@ -210,3 +230,9 @@ def node(tmp_path: Path) -> Iterator[Node]:
     for path in (tmp_path / "shards").glob("*"):
         if (left := ShardFolder(path).state()) is not None:
             processes.send_signal(left.shim, signal.SIGKILL)
+
+
+@pytest.fixture
+def make_cache(tmp_path: Path) -> Callable[..., Cache]:
+    """Make a cache on the test's folder, of these sources; keywords are its settings."""
+    return partial(Cache, tmp_path)

@@ -1,21 +1,12 @@
 import anyio
 import pytest
 
-from llmgw.domain.commands import ShardSpec
-from llmgw.domain.ids import (
-    DeviceId,
-    Epoch,
-    ModelName,
-    NodeId,
-    ProfileName,
-    ReplicaId,
-    SessionId,
-    ShardId,
-)
+from llmgw.domain.ids import DeviceId, Epoch, NodeId, SessionId, ShardId
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.nodes import Device, NodeInventory
-from llmgw.domain.replicas import Shard, ShardState
+from llmgw.domain.replicas import ShardState
 from llmgw.domain.reports import ShardReport
+from llmgw.testing import values
 from llmgw_agent.node.outbox import Allegiance, Outbox
 
 pytestmark = pytest.mark.anyio
@@ -40,28 +31,7 @@ def outbox() -> Outbox:
 
 
 def report(shard: str, state: ShardState) -> ShardReport:
-    spec = ShardSpec(
-        id=ShardId(shard),
-        replica=ReplicaId("r"),
-        model=ModelName("m"),
-        served_names=(ModelName("m"),),
-        profile=ProfileName("p"),
-        spec_hash="h",
-        engine="fake",
-        engine_version=None,
-        weights="path:/w",
-        options={},
-        devices=(),
-        rank=0,
-        ports=(20000,),
-    )
-    return ShardReport(
-        shard=Shard(
-            id=spec.id, replica=spec.replica, node=NodeId("n1"), rank=0, state=state, ports=(20000,)
-        ),
-        spec=spec,
-        epoch=Epoch(7),
-    )
+    return values.report("n1", values.shard(shard), state)
 
 
 async def test_a_slow_link_finds_the_newest_report_of_each_shard_and_no_history() -> None:

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from llmgw.domain.commands import Peer, ShardSpec
-from llmgw.domain.ids import ModelName, NodeId, ProfileName, ReplicaId, ShardId
+from llmgw.domain.commands import Peer
+from llmgw.domain.ids import NodeId
 from llmgw.domain.loads import EngineLoad
 from llmgw.domain.replicas import Failure, FailureCause, ShardState
+from llmgw.testing import values
 from llmgw_agent.node.assignments import Intent
 from llmgw_agent.node.shards import (
     HEALTHY_RESET_S,
@@ -31,22 +32,7 @@ from llmgw_agent.node.shards import (
     shard_state,
 )
 
-SPEC = ShardSpec(
-    id=ShardId("r1.0"),
-    replica=ReplicaId("r1"),
-    model=ModelName("m"),
-    served_names=(ModelName("m"),),
-    profile=ProfileName("p"),
-    spec_hash="h",
-    engine="fake",
-    engine_version=None,
-    weights="path:/w",
-    options={},
-    devices=(),
-    rank=0,
-    ports=(20000,),
-    start_limit_s=100,
-)
+SPEC = values.shard("r1.0", start_limit_s=100)
 PEER = Peer(rank=0, node=NodeId("n1"), address="10.0.0.1", ports=(1,), devices=1)
 GANG = replace(SPEC, peers=(PEER, replace(PEER, rank=1)))
 RUN, DRAIN, STOP = (Order(intent=intent) for intent in (Intent.RUN, Intent.DRAIN, Intent.STOP))

@@ -12,7 +12,8 @@ from llmgw.contracts.balancing import RoutedRequest
 from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId, Epoch, ModelName
 from llmgw.router.balancers import llmgw_balancers
-from llmgw.router.selection import Reservation, Selector, compile_profiles
+from llmgw.router.selection import Outcome, Reservation, Selector, compile_profiles
+from llmgw.router.selection.state import Condition
 from llmgw.router.table import ModelRoute, TableMaker, Unavailable
 from llmgw.testing.clock import FakeClock
 
@@ -53,6 +54,22 @@ class Bench:
         got = self.ask(**given)
         assert isinstance(got, Reservation), got
         return got
+
+    @staticmethod
+    def all_but(*ids: str) -> frozenset[EndpointId]:
+        """Return what to exclude for one of these endpoints to be chosen."""
+        return frozenset(EndpointId(id_) for id_ in "abcd" if id_ not in ids)
+
+    def fail(self, id_: str, times: int, outcome: Outcome = Outcome.RESET) -> None:
+        """Let so many requests to one endpoint end like this, if it gets them."""
+        for _ in range(times):
+            if isinstance(got := self.ask(exclude=self.all_but(id_)), Reservation):
+                got.release(outcome)
+
+    def condition(self, id_: str) -> Condition:
+        state = self.selector.state(EndpointId(id_))
+        assert state is not None
+        return state.condition
 
 
 @pytest.fixture

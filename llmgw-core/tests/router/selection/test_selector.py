@@ -1,8 +1,8 @@
-"""What is chosen, what is left out, and what comes back."""
+"""What is chosen, and what a request that ends leaves behind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,38 +11,12 @@ from llmgw.domain.endpoints import Endpoint
 from llmgw.domain.ids import EndpointId, ModelName
 from llmgw.errors import RequestError
 from llmgw.router.selection import Outcome, Reservation
-from llmgw.router.selection.state import Condition, Death
+from llmgw.router.selection.state import Condition
 from llmgw.router.table import Unavailable, Why
 
 Bench = Any
 MakeBench = Callable[..., Bench]
 MakeEndpoint = Callable[..., Endpoint]
-
-FAILURES = (
-    Outcome.ENGINE_ERROR,
-    Outcome.CONNECT_FAILED,
-    Outcome.RESET,
-    Outcome.FIRST_BYTE_TIMEOUT,
-    Outcome.IDLE_TIMEOUT,
-)
-NO_FAILURES = (Outcome.OK, Outcome.CLIENT_LEFT, Outcome.CLIENT_ERROR, Outcome.ENGINE_BUSY)
-
-
-def only(*ids: str, of: Iterable[str] = ("a", "b", "c", "d")) -> frozenset[EndpointId]:
-    return frozenset(EndpointId(id_) for id_ in of if id_ not in ids)
-
-
-def fail(bench: Bench, id_: str, times: int, outcome: Outcome = Outcome.RESET) -> None:
-    for _ in range(times):
-        if isinstance(got := bench.ask(exclude=only(id_)), Reservation):
-            got.release(outcome)
-
-
-def condition(bench: Bench, id_: str) -> Condition:
-    state = bench.selector.state(EndpointId(id_))
-    assert state is not None
-    result: Condition = state.condition
-    return result
 
 
 def test_a_reservation_counts_from_the_choice_until_it_is_released(
@@ -105,7 +79,7 @@ def test_a_draining_endpoint_gets_nothing_new_and_keeps_what_it_has(
 ) -> None:
     bench = make_bench()
     bench.publish(make_endpoint("a"), make_endpoint("b"))
-    held = bench.take(exclude=only("a"))
+    held = bench.take(exclude=bench.all_but("a"))
     bench.publish(make_endpoint("a", draining=True), make_endpoint("b"))
     assert {bench.take().endpoint.id for _ in range(4)} == {"b"}
     assert bench.selector.usage()["a"].in_flight == 1
@@ -122,7 +96,7 @@ def test_a_retry_never_goes_where_the_request_has_been(
     )
     assert bench.take(exclude=frozenset({EndpointId("a")})).endpoint.id == "b"
     assert bench.take(exclude=frozenset({EndpointId("a")})).endpoint.id == "c"
-    assert bench.ask(exclude=only()) == Unavailable(Why.EXCLUDED)
+    assert bench.ask(exclude=bench.all_but()) == Unavailable(Why.EXCLUDED)
 
 
 def test_no_endpoint_and_no_room_are_told_apart(
@@ -137,167 +111,16 @@ def test_no_endpoint_and_no_room_are_told_apart(
     assert bench.ask() == Unavailable(Why.NO_ENDPOINT)
 
 
-@pytest.mark.parametrize("outcome", FAILURES)
-def test_five_failures_in_a_row_eject(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint, outcome: Outcome
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"), make_endpoint("b"))
-    fail(bench, "a", 4, outcome)
-    assert condition(bench, "a") is Condition.HEALTHY
-    fail(bench, "a", 1, outcome)
-    assert condition(bench, "a") is Condition.EJECTED
-    assert {bench.take().endpoint.id for _ in range(4)} == {"b"}
-
-
-@pytest.mark.parametrize("outcome", NO_FAILURES)
-def test_what_is_no_fault_of_the_engine_never_ejects(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint, outcome: Outcome
-) -> None:
-    """A client's mistake is not an engine's fault, and full is not broken."""
-    bench = make_bench()
-    bench.publish(make_endpoint("a"), make_endpoint("b"))
-    fail(bench, "a", 50, outcome)
-    assert condition(bench, "a") is Condition.HEALTHY
-
-
-def test_one_good_answer_between_failures_starts_the_count_anew(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"), make_endpoint("b"))
-    for _ in range(5):
-        fail(bench, "a", 4)
-        fail(bench, "a", 1, Outcome.OK)
-    assert condition(bench, "a") is Condition.HEALTHY
-
-
-def test_a_busy_answer_between_failures_does_not(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"), make_endpoint("b"))
-    fail(bench, "a", 4)
-    fail(bench, "a", 1, Outcome.ENGINE_BUSY)
-    fail(bench, "a", 1)
-    assert condition(bench, "a") is Condition.EJECTED
-
-
-def test_the_last_endpoint_is_never_ejected(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"))
-    fail(bench, "a", 20)
-    assert isinstance(bench.ask(), Reservation)
-
-
-def test_never_more_than_half_are_ejected(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(*(make_endpoint(id_) for id_ in "abcd"))
-    for id_ in "abcd":
-        fail(bench, id_, 9)
-    ejected = [id_ for id_ in "abcd" if condition(bench, id_) is Condition.EJECTED]
-    assert ejected == ["a", "b"]
-
-
-def test_an_endpoint_of_two_models_is_not_ejected_if_one_of_them_would_be_left_with_none(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a", models=(ModelName("m"), ModelName("n"))), make_endpoint("b"))
-    fail(bench, "a", 20)
-    assert condition(bench, "a") is Condition.HEALTHY
-
-
-async def test_after_its_time_one_probe_decides_and_slow_start_follows(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"), make_endpoint("b"))
-    fail(bench, "a", 5)
-    await bench.clock.advance(29.9)
-    assert bench.ask(exclude=only("a")) == Unavailable(Why.SATURATED)
-    await bench.clock.advance(0.2)
-    probe = bench.take(exclude=only("a"))
-    assert condition(bench, "a") is Condition.HALF_OPEN
-    assert bench.ask(exclude=only("a")) == Unavailable(Why.SATURATED), "a second probe"
-    assert "trial" in probe.because
-    probe.release(Outcome.OK)
-    assert condition(bench, "a") is Condition.SLOW_START
-    state = bench.selector.state(EndpointId("a"))
-    assert state is not None
-    assert state.share == pytest.approx(0.1)
-    await bench.clock.advance(31)
-    bench.selector.advance(bench.clock.monotonic())
-    assert condition(bench, "a") is Condition.HEALTHY
-    assert state.share == 1.0
-
-
-async def test_a_failed_probe_ejects_for_longer_each_time(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"), make_endpoint("b"))
-    fail(bench, "a", 5)
-    for lasts_s in (30, 60, 90, 120, 150, 180, 210, 240, 270, 300, 300):
-        await bench.clock.advance(lasts_s - 0.5)
-        assert bench.ask(exclude=only("a")) == Unavailable(Why.SATURATED)
-        await bench.clock.advance(0.5)
-        fail(bench, "a", 1)
-
-
-async def test_a_probe_whose_client_left_makes_way_for_the_next(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"), make_endpoint("b"))
-    fail(bench, "a", 5)
-    await bench.clock.advance(30)
-    bench.take(exclude=only("a")).release(Outcome.CLIENT_LEFT)
-    assert condition(bench, "a") is Condition.HALF_OPEN
-    bench.take(exclude=only("a")).first_byte()
-    assert condition(bench, "a") is Condition.SLOW_START, "a first byte is proof enough"
-
-
-def test_with_less_than_half_answering_every_ready_one_is_used(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(*(make_endpoint(id_) for id_ in "abc"), make_endpoint("d", draining=True))
-    for id_ in "ab":
-        bench.selector.set_answering(bench.selector.state(EndpointId(id_)), False)
-    assert {bench.take(seed=seed / 8).endpoint.id for seed in range(8)} == {"a", "b", "c"}
-    bench.selector.set_answering(bench.selector.state(EndpointId("a")), True)
-    assert "b" not in {bench.take(seed=seed / 30).endpoint.id for seed in range(30)}
-
-
-def test_an_endpoint_that_is_gone_is_not_used_even_as_the_last(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"))
-    state = bench.selector.state(EndpointId("a"))
-    bench.selector.set_answering(state, False)
-    assert isinstance(bench.ask(), Reservation), "in doubt it is used"
-    bench.selector.set_answering(state, False, is_gone=True)
-    assert bench.ask() == Unavailable(Why.NO_ENDPOINT)
-    bench.selector.set_answering(state, True)
-    assert isinstance(bench.ask(), Reservation)
-
-
 def test_state_survives_a_new_table_and_ends_with_the_process(
     make_bench: MakeBench, make_endpoint: MakeEndpoint
 ) -> None:
     bench = make_bench()
     bench.publish(make_endpoint("a", incarnation="1"), make_endpoint("b"))
-    fail(bench, "a", 5)
+    bench.fail("a", 5)
     bench.publish(make_endpoint("a", incarnation="1", weight=2.0), make_endpoint("b"))
-    assert condition(bench, "a") is Condition.EJECTED
+    assert bench.condition("a") is Condition.EJECTED
     bench.publish(make_endpoint("a", incarnation="2"), make_endpoint("b"))
-    assert condition(bench, "a") is Condition.SLOW_START
+    assert bench.condition("a") is Condition.SLOW_START
 
 
 def test_requests_of_a_former_life_end_without_touching_the_new_one(
@@ -345,45 +168,6 @@ async def test_idleness_counts_from_the_end_of_the_last_request(
     assert bench.selector.usage()["a"].idle_s == 7.0
 
 
-def test_a_suspect_goes_alone_where_it_can(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench(default_profile="round_robin")
-    bench.publish(make_endpoint("a"), make_endpoint("b"))
-    bench.take(exclude=only("a"))
-    assert bench.take(suspect=b"1").endpoint.id == "b"
-    assert isinstance(bench.ask(suspect=b"2"), Reservation), "none is idle: any will do"
-
-
-def test_copies_of_a_suspect_go_where_one_runs_and_nowhere_else(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench(default_profile="round_robin")
-    bench.publish(*(make_endpoint(id_, max_inflight=2) for id_ in "abc"))
-    first = bench.take(suspect=b"1")
-    second = bench.take(suspect=b"1")
-    assert second.endpoint.id == first.endpoint.id
-    assert bench.ask(suspect=b"1") == Unavailable(Why.HELD_BACK), "there is no room there"
-    assert bench.take(suspect=b"2").endpoint.id != first.endpoint.id
-    first.release(Outcome.RESET)
-    assert bench.take(suspect=b"1").endpoint.id == first.endpoint.id
-    assert bench.take().endpoint.id != first.endpoint.id, "others are served elsewhere"
-
-
-def test_a_suspect_that_was_answered_is_none_any_more(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"), make_endpoint("b"))
-    quarantine = bench.selector.quarantine
-    for suspect, outcome in ((b"1", Outcome.OK), (b"2", Outcome.CLIENT_LEFT)):
-        quarantine.died(suspect, Death(bench.clock.monotonic()))
-        bench.take(suspect=suspect).release(outcome)
-    now = bench.clock.monotonic()
-    assert not quarantine.is_suspect(b"1", now)
-    assert quarantine.is_suspect(b"2", now)
-
-
 async def test_retries_are_a_fifth_of_the_requests_of_ten_seconds(
     make_bench: MakeBench, make_endpoint: MakeEndpoint
 ) -> None:
@@ -404,7 +188,7 @@ def test_room_is_announced_to_every_model_of_the_endpoint(
     bench.publish(make_endpoint("a", models=(ModelName("m"), ModelName("n"))), make_endpoint("b"))
     heard: list[str] = []
     bench.selector.on_room = heard.extend
-    bench.take(exclude=only("a")).release(Outcome.OK)
+    bench.take(exclude=bench.all_but("a")).release(Outcome.OK)
     assert sorted(heard) == ["m", "n"]
 
 
@@ -413,7 +197,7 @@ async def test_room_is_announced_whenever_an_endpoint_can_be_used_again(
 ) -> None:
     bench = make_bench()
     bench.publish(make_endpoint("a"), make_endpoint("b"))
-    fail(bench, "a", 5)
+    bench.fail("a", 5)
     state = bench.selector.state(EndpointId("b"))
     heard: list[str] = []
     bench.selector.on_room = heard.extend
@@ -465,32 +249,6 @@ def test_what_a_profile_needs_of_a_request_is_known_beforehand(
     mine = bench.selector.needs(bench.route, "mine")
     assert (mine.session_header, mine.session_user_field) == ("x-user", False)
     assert bench.selector.needs(bench.route, "load").engine_load
-
-
-def test_a_suspect_gets_an_idle_endpoint_and_others_are_kept_away_from_it(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench(default_profile="round_robin")
-    bench.publish(*(make_endpoint(id_) for id_ in "abc"))
-    busy = bench.take(exclude=only("a"))
-    suspect = bench.take(suspect=b"1")
-    assert suspect.endpoint.id != "a"
-    assert "kept alone" in suspect.because
-    others = [bench.take() for _ in range(6)]
-    assert suspect.endpoint.id not in {one.endpoint.id for one in others}
-    suspect.release(Outcome.OK)
-    assert suspect.endpoint.id in {bench.take().endpoint.id for _ in range(6)}
-    busy.release(Outcome.OK)
-
-
-def test_with_nothing_else_free_a_suspect_has_company(
-    make_bench: MakeBench, make_endpoint: MakeEndpoint
-) -> None:
-    bench = make_bench()
-    bench.publish(make_endpoint("a"))
-    assert bench.take().endpoint.id == "a"
-    assert bench.take(suspect=b"1").endpoint.id == "a"
-    assert bench.take().endpoint.id == "a"
 
 
 def test_who_asks_why_is_told_how_much_of_the_prompt_is_known_there(
