@@ -162,6 +162,20 @@ async def test_downloads_at_the_same_time_are_added_up(tmp_path: Path) -> None:
     room.reserve("b", 60, lambda _: 0)
 
 
+def test_what_is_kept_free_and_what_is_beyond_the_budget_is_offered_to_nobody(
+    tmp_path: Path,
+) -> None:
+    """Or a server would place what this node then refuses."""
+    mib = 1 << 20
+    whole = Room(tmp_path, reserve_bytes=0, budget_bytes=None).free_mib()
+    assert whole is not None
+    assert whole > 100
+    reserved = Room(tmp_path, reserve_bytes=whole * mib * 2, budget_bytes=None)
+    assert reserved.free_mib() == 0
+    (tmp_path / "model.gguf").write_bytes(bytes(3 * mib))
+    assert Room(tmp_path, reserve_bytes=0, budget_bytes=10 * mib).free_mib() == 7
+
+
 async def test_what_nothing_uses_makes_room_the_longest_unused_first(
     make_cache: CacheMaker,
 ) -> None:

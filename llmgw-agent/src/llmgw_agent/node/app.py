@@ -159,7 +159,7 @@ def _compose(
         engines=homes.installed,
         installable=installer.installable,
         weights=weights.cached,
-        weights_folder=settings.weights.folder or folder.weights,
+        disk_free_mib=weights.free_mib,
         weights_port=lambda: None if sharing is None else sharing.port,
         clock=clock,
     )

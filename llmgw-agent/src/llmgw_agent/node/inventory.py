@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -46,13 +45,13 @@ class Inventory:
         engines: Callable[[], tuple[InstalledEngine, ...]],
         installable: Callable[[], tuple[InstallableEngine, ...]],
         weights: Callable[[], tuple[CachedWeights, ...]],
-        weights_folder: Path,
+        disk_free_mib: Callable[[], int | None],
         weights_port: Callable[[], int | None],
         clock: Clock,
     ) -> None:
-        """engines, installable: may take milliseconds, called on a thread. weights: never waits.
+        """engines, installable, disk_free_mib: may take milliseconds, called on a thread.
 
-        weights_port: where other nodes get them.
+        disk_free_mib: for weights. weights: never waits. weights_port: where other nodes get them.
         """
         self._settings = settings
         self._uid = uid
@@ -61,7 +60,7 @@ class Inventory:
         self._list_engines = engines
         self._list_installable = installable
         self._weights = weights
-        self._weights_folder = weights_folder
+        self._look_at_disk = disk_free_mib
         self._weights_port = weights_port
         self._clock = clock
         self._boot_id = processes.boot_id()
@@ -74,7 +73,7 @@ class Inventory:
         self._engines = engines()
         self._installable = installable()
         self._ram_mib, self._available_mib = machine.memory_mib()
-        self._disk_free_mib = machine.disk_free_mib(weights_folder)
+        self._disk_free_mib = disk_free_mib()
         self._leaving = False
 
     def leave(self) -> None:
@@ -102,7 +101,7 @@ class Inventory:
         self._engines = await anyio.to_thread.run_sync(self._list_engines)
         self._installable = await anyio.to_thread.run_sync(self._list_installable)
         self._ram_mib, self._available_mib = machine.memory_mib()
-        self._disk_free_mib = machine.disk_free_mib(self._weights_folder)
+        self._disk_free_mib = await anyio.to_thread.run_sync(self._look_at_disk)
 
     def __call__(self) -> NodeInventory:
         settings = self._settings

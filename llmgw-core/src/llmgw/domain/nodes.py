@@ -94,7 +94,7 @@ class NodeInventory:
     cpu_count: int = 0
     ram_mib: int = 0
     ram_available_mib: int | None = None
-    disk_free_mib: int | None = None  #: where weights go
+    disk_free_mib: int | None = None  #: for weights, without what the agent keeps free
     port_range: tuple[int, int] = (20000, 29999)  #: inclusive
     devices: tuple[Device, ...] = ()
     engines: tuple[InstalledEngine, ...] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import socket
 from pathlib import Path
 
@@ -39,13 +38,3 @@ def memory_mib() -> tuple[int, int | None]:
         name, _, value = line.partition(":")
         fields[name] = int(value.split()[0]) // 1024
     return fields.get("MemTotal", 0), fields.get("MemAvailable")
-
-
-def disk_free_mib(folder: Path) -> int | None:
-    """Return the room on the disk that `folder` lies or will lie on; None: cannot be told."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        return shutil.disk_usage(folder).free >> 20
-    except OSError:
-        return None

@@ -134,6 +134,10 @@ class WeightCache:
         """Return what lies here whole, as of the last change. Never waits."""
         return self._known
 
+    def free_mib(self) -> int | None:
+        """Return what further weights may take; None: cannot be told. May take milliseconds."""
+        return self._room.free_mib()
+
     async def ensure(self, ref: str, *, report: Report) -> Path:
         """Return the verified file or folder, fetched if need be. Raises StepFailed."""
         try:

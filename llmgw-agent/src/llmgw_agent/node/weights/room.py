@@ -51,6 +51,13 @@ class Room:
                 )
             self._promised[ref] = size
 
+    def free_mib(self) -> int | None:
+        """Return what weights may still take, promises not counted; None: cannot be told."""
+        try:
+            return max(0, self._free() - self._reserve) >> 20
+        except OSError:
+            return None
+
     def _free(self) -> int:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         usage = os.statvfs(self._folder)
