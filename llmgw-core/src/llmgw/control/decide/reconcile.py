@@ -168,7 +168,7 @@ class _Pass:
     def _part(self, model: Model, roles: Roles) -> None:
         """Take one step with a model, or with one role of it."""
         for record in roles.leaving:
-            self._leave(record, "it was leaving already")
+            self._leave(record, "its agent stops it, with no order from here")
         for record in roles.dead:
             self._give_up(record)
         for record in roles.fresh:
@@ -337,7 +337,7 @@ class _Pass:
                 self.ports |= {(machine, port) for port in shard.ports}
             elif cause is not FailureCause.SLEEP_FAILED:
                 self._avoid(record.replica.spec_hash, shard.node, record)
-        message = f"{cause}: {failure.message}" if failure else record.replica.reason
+        message = failure.sentence if failure else record.replica.reason
         self._leave(record, message or "it failed")
 
     def _avoid(self, hashed: str, node: NodeId, record: ReplicaRecord) -> None:
