@@ -31,6 +31,7 @@ from llmgw.control.loops.intake import Intake
 from llmgw.control.loops.leadership import LeadershipLoop
 from llmgw.control.loops.publisher import Publisher
 from llmgw.control.loops.reconciler import EventLog, Reconciler
+from llmgw.control.loops.spans import Spans
 from llmgw.control.observe import AT_ONCE, Observer, Stores
 from llmgw.control.state.desired import Desired
 from llmgw.control.state.inventory import Inventory, NodeIntent
@@ -44,6 +45,9 @@ from llmgw.domain.ids import NodeId
 from llmgw.domain.replicas import ReplicaState
 from llmgw.domain.weights import WeightFacts
 from llmgw.errors import ConfigError, NotLeader, Problem
+from llmgw.logs import get_logger
+
+log = get_logger(__name__)
 
 
 class _NoEvents:
@@ -77,13 +81,14 @@ class ControlPlane:
         usage: UsageSource | None = None,
         events: EventLog | None = None,
         agent_version: str = "",
+        spans: Spans | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """Wire it.
 
         lease_store: None makes this server the only one, which always leads. published: says
         what the sinks have in force; None: all at once. agent_version: newest `MAJOR.MINOR` of
-        agents that get work; "" accepts any.
+        agents that get work; "" accepts any. spans: None: nobody follows what it does.
         """
         self.settings = settings
         self._adapters = engines
@@ -108,7 +113,7 @@ class ControlPlane:
             engines={
                 name: Engine(
                     traits=adapter.traits,
-                    installable=isinstance(adapter, Installable),
+                    installable=_locked_versions(adapter),
                     sleep_levels=_sleep_levels(adapter),
                     adapter_model=_adapter_model(adapter),
                 )
@@ -127,6 +132,7 @@ class ControlPlane:
             events=events or _NoEvents(),
             clock=clock,
             interval_s=settings.interval,
+            spans=spans,
         )
         made = MadeEndpoints()
         self._publisher = Publisher(
@@ -139,6 +145,7 @@ class ControlPlane:
             made=made,
             clock=clock,
             interval_s=settings.publish_interval,
+            spans=spans,
         )
         self._leadership = LeadershipLoop(
             self._stores,
@@ -187,6 +194,7 @@ class ControlPlane:
         if problems := self.check_catalog(entries):
             raise ConfigError("catalog", problems)
         self._stores.desired.set_catalog(entries, wall=self._clock.wall())
+        self._stores.wake.keep({model.name for model in entries})
         self._stores.wake.ring()
 
     def retry(self, name: str) -> frozenset[NodeId]:
@@ -285,10 +293,32 @@ def _limits(settings: ControlSettings, agent_version: str) -> Limits:
 
 
 def _adapter_model(adapter: EngineAdapter) -> Callable[[ShardSpec, str], str]:
-    return adapter.adapter_model if isinstance(adapter, LoadsAdapters) else lambda _, name: name
+    if not isinstance(adapter, LoadsAdapters):
+        return lambda _, name: name
+
+    def model(spec: ShardSpec, name: str) -> str:
+        try:
+            return adapter.adapter_model(spec, name)
+        except Exception:  # a plugin's bug must not end the plans for other engines
+            log.exception("engine adapter failed", engine=adapter.name, shard=spec.id)
+            return name
+
+    return model
+
+
+def _locked_versions(adapter: EngineAdapter) -> frozenset[str]:
+    return frozenset(adapter.locked_versions if isinstance(adapter, Installable) else ())
 
 
 def _sleep_levels(adapter: EngineAdapter) -> Callable[[ShardSpec], frozenset[int]]:
     if not isinstance(adapter, Sleeps):
         return lambda _: frozenset()
-    return lambda spec: frozenset(level for level in (1, 2) if adapter.sleep_requests(spec, level))
+
+    def levels(spec: ShardSpec) -> frozenset[int]:
+        try:
+            return frozenset(level for level in (1, 2) if adapter.sleep_requests(spec, level))
+        except Exception:  # likewise: it is stopped instead
+            log.exception("engine adapter failed", engine=adapter.name, shard=spec.id)
+            return frozenset()
+
+    return levels

@@ -42,7 +42,7 @@ def catalog_problems(
             else:
                 problems += [
                     replace(problem, path=f"{path}.{problem.path}" if problem.path else path)
-                    for problem in adapter.check(profile)
+                    for problem in _adapter_problems(profile, adapter)
                 ]
                 if profile.role is not None and not isinstance(adapter, Pairs):
                     message = f"{profile.engine} computes whole requests only"
@@ -55,6 +55,18 @@ def catalog_problems(
                 if message := _ref_problem(ref, sources):
                     problems.append(Problem(path=f"{path}.{place}", message=message))
     return tuple(problems)
+
+
+def _adapter_problems(profile: Profile, adapter: EngineAdapter) -> Sequence[Problem]:
+    """Return what the engine's adapter finds wrong.
+
+    A plugin's mistake is a problem of the one profile, not the end of the server that asks.
+    """
+    try:
+        return adapter.check(profile)
+    except Exception as error:
+        mistake = f"{type(error).__name__}: {error}"
+        return (Problem(path="engine", message=f"adapter {profile.engine} failed: {mistake}"),)
 
 
 def _adapters_problem(profile: Profile, engine: EngineAdapter) -> str:
@@ -74,7 +86,10 @@ def _ref_problem(ref: str, sources: Mapping[str, WeightSource]) -> str:
     scheme = ref.partition(":")[0]
     source = sources.get(scheme)
     if source is not None:
-        return source.problem(ref) or ""
+        try:
+            return source.problem(ref) or ""
+        except Exception as error:  # likewise
+            return f"source {scheme!r} failed: {type(error).__name__}: {error}"
     if not sources:
         return ""
     return f"unknown source {scheme!r}; installed: {', '.join(sorted(sources))}"

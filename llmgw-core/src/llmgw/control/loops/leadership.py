@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from llmgw.clock import Clock
 from llmgw.contracts.leases import Lease, LeaseStore
 from llmgw.control.observe import Stores
-from llmgw.errors import LlmgwError
+from llmgw.errors import LlmgwError, TransientError
 from llmgw.logs import get_logger
 
 log = get_logger(__name__)
@@ -90,9 +90,9 @@ class LeadershipLoop:
             log.info("leadership store is back")
 
     async def _acquire(self, began: float) -> None:
-        lease = await self._call(lambda: self._lease_store.acquire(self._holder))
+        lease = await self._ask(lambda: self._lease_store.acquire(self._holder))
         if lease is None:
-            leader = await self._call(self._lease_store.leader)
+            leader = await self._ask(self._lease_store.leader)
             if leader != self._stores.leadership.leader:
                 log.info("another server leads", leader=leader)
             self._stores.leadership.lost(leader)
@@ -112,14 +112,27 @@ class LeadershipLoop:
             )
 
     async def _renew(self, lease: Lease, began: float) -> None:
-        if await self._call(lambda: self._lease_store.renew(lease)):
+        if await self._ask(lambda: self._lease_store.renew(lease)):
             self._stores.leadership.held(lease, since=began)
             return
         self._lease = None
-        leader = await self._call(self._lease_store.leader)
+        leader = await self._ask(self._lease_store.leader)
         self._stores.leadership.lost(leader)
         self._stores.wake.ring()
         log.warning("leadership lost", leader=leader)
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """Return the lease store's answer.
+
+        It may be a plugin's, and its mistake must not end the server: it costs the leadership.
+        """
+        try:
+            return await self._call(question)
+        except LlmgwError:
+            raise
+        except Exception as error:
+            mistake = f"{type(error).__name__}: {error}"
+            raise TransientError(f"lease store {self._lease_store.name}: {mistake}") from error
 
     def _note_failure(self, error: LlmgwError) -> None:
         if not self._failed:
@@ -138,7 +151,7 @@ class LeadershipLoop:
         self._stores.leadership.lost(None)
         if lease is not None:
             try:
-                await self._call(lambda: self._lease_store.release(lease))
+                await self._ask(lambda: self._lease_store.release(lease))
             except LlmgwError as error:
                 log.info("lease not given back, it runs out by itself", why=error)
 

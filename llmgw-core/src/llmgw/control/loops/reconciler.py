@@ -18,6 +18,7 @@ from llmgw.control.decide.memory import Memory
 from llmgw.control.decide.reconcile import Decision, reconcile
 from llmgw.control.decide.snapshot import ClusterSnapshot
 from llmgw.control.loops.carrying import Carrier, commands_for
+from llmgw.control.loops.spans import Spans, note_end, note_plan
 from llmgw.control.observe import Fingerprint, Observer, Stores
 from llmgw.domain.commands import Command
 from llmgw.domain.ids import NodeId
@@ -80,7 +81,9 @@ class Reconciler:
         events: EventLog,
         clock: Clock,
         interval_s: float,
+        spans: Spans | None = None,
     ) -> None:
+        """spans: None: nobody follows from outside what is planned and stopped."""
         self._stores = stores
         self._observer = observer
         self._policy = policy
@@ -88,6 +91,7 @@ class Reconciler:
         self._events = events
         self._clock = clock
         self._interval_s = interval_s
+        self._spans = spans
         self._carrier = Carrier(stores)
         self._memory = Memory()
         self._refused: dict[str, Refusal] = {}
@@ -186,7 +190,13 @@ class Reconciler:
                 group.start_soon(self._send, snapshot, node, commands)
                 if count % TURN == 0:
                     await anyio.lowlevel.checkpoint()
-        self._carrier.finish(errand)
+        ended = self._carrier.finish(errand)
+        if self._spans is not None:
+            if errand.new:
+                note_plan(self._spans, snapshot, decision.plan, took_s=self.last_pass_s)
+            for order in ended:
+                took_s = self._clock.monotonic() - order.since
+                note_end(self._spans, order, took_s=took_s)
 
     async def _send(
         self, snapshot: ClusterSnapshot, node: NodeId, commands: Sequence[Command]
@@ -195,6 +205,10 @@ class Reconciler:
             await self._dispatcher.dispatch(node, commands)
         except TransientError as error:
             log.warning("commands not taken, tried again", node=node, why=error)
+            return
+        except Exception:
+            # A plugin's bug must not end what plans for all nodes; the next pass tries again.
+            log.exception("commands not taken, tried again", node=node)
             return
         self._carrier.delivered(snapshot, node, commands)
 
