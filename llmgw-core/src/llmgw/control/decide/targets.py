@@ -33,7 +33,7 @@ def target_of(snapshot: ClusterSnapshot, model: Model, roles: Roles) -> Target:
     each only after it has lasted. So a server that starts adopts the number it finds.
     """
     scale, limits = model.replicas, snapshot.limits
-    have = len(roles.fresh) + max(0, len(roles.dead))
+    have = len(roles.fresh) + len(roles.dead)
     have = max(have, min(len(roles.old) + len(roles.dead), scale.max))
     waited_for = is_wanted(snapshot, model)
     lowest = max(scale.min, 1 if waited_for else 0)

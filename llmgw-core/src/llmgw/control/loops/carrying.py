@@ -38,6 +38,7 @@ class Carrier:
         told: Mapping[NodeId, tuple[Command, ...]],
     ) -> Errand:
         """Record the orders; return what nodes must hear now. told: what the plan tells each."""
+        self._told.tidy(snapshot.replicas)
         records = records_of(snapshot, decision)
         new = self._stores.desired.apply(decision, records, now=snapshot.now)
         self._stores.wake.fulfil(decision.fulfilled)
@@ -73,8 +74,6 @@ class Carrier:
                 continue
             if self._told.is_ended(record, stores.inventory.nodes):
                 stores.desired.drop(record.id)
-                stores.replicas.forget_rejections(tuple(spec for _, spec in record.shards))
-                self._told.forget(record)
                 stores.wake.ring()
 
 

@@ -128,6 +128,7 @@ class Inventory:
         self._unwell.pop(node, None)
         self._moved.add(node)
         self._intents.pop(node, None)
+        self._drain_ends.pop(node, None)
         self._own_labels.pop(node, None)
         self._unfenced.discard(node)
         self.expected.discard(node)

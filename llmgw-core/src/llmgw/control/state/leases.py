@@ -17,19 +17,15 @@ class Leadership:
         self._lease: Lease | None = None
         self._until = 0.0
 
-    def held(self, lease: Lease, *, since: float) -> bool:
-        """Note a lease taken or renewed by a call that began at `since`; True if it is a new one."""
-        new = self._lease is None or self._lease.epoch != lease.epoch
+    def held(self, lease: Lease, *, since: float) -> None:
+        """Note a lease taken or renewed by a call that began at `since`."""
         self._lease, self._until = lease, since + lease.limit_s
         self.leader = lease.holder
         self.highest_epoch = max(self.highest_epoch, lease.epoch)
-        return new
 
-    def lost(self, leader: str | None) -> bool:
-        """Note that another leads; True if this server did until now."""
-        had = self._lease is not None
+    def lost(self, leader: str | None) -> None:
+        """Note that this server does not lead, but perhaps another does."""
         self._lease, self.leader = None, leader
-        return had
 
     def lease(self, now: float) -> Lease | None:
         """Return the lease while it may be acted on, by this machine's own steady clock."""

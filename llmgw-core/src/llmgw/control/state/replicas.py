@@ -103,11 +103,6 @@ class Replicas:
         self.changes += 1
         self.revision += 1
 
-    def forget_rejections(self, shards: tuple[ShardSpec, ...]) -> None:
-        """The order that was refused does not stand any more."""
-        for spec in shards:
-            self._rejected.pop(spec.id, None)
-
     def is_reported(self, shard: ShardId, node: NodeId) -> bool:
         """Return whether the node lists the shard now."""
         return shard in self._by_node[node]
@@ -135,7 +130,7 @@ class Replicas:
                 for node in _places_of(before):
                     self._placed_on[node].discard(replica)
             if replica not in self._shards and replica not in orders:
-                self._tracks.pop(replica, None)
+                self._forget(replica, before)
                 continue
             record = self._make(replica, orders.get(replica), nodes, now)
             self._records[replica] = record
@@ -230,6 +225,12 @@ class Replicas:
             track = _Track(state, since, first_ready, restarts, forgiven)
         self._tracks[replica] = track
         return track
+
+    def _forget(self, replica: ReplicaId, last: ReplicaRecord | None) -> None:
+        """Drop what was kept of a replica that nobody reports or wants any more."""
+        self._tracks.pop(replica, None)
+        for _, spec in last.shards if last is not None else ():
+            self._rejected.pop(spec.id, None)
 
     def _remove(self, node: NodeId, shard: ShardId) -> None:
         report = self._by_node[node].pop(shard, None)

@@ -9,12 +9,16 @@ from llmgw.control.decide.snapshot import NodeRecord, ReplicaRecord
 from llmgw.domain.commands import Command, StopShard
 from llmgw.domain.ids import NodeId, SessionId, ShardId
 
+#: Shards that have been told something before it is seen which of them are over.
+_TIDY_AT = 256
+
 
 class Told:
     """Newest command per shard. A new session has been told nothing."""
 
     def __init__(self) -> None:
         self._newest: dict[ShardId, tuple[SessionId, Command, float]] = {}
+        self._tidy_at = _TIDY_AT
 
     def due(
         self,
@@ -52,7 +56,10 @@ class Told:
                 return False
         return True
 
-    def forget(self, record: ReplicaRecord) -> None:
-        """The replica is over."""
-        for _, spec in record.shards:
-            self._newest.pop(spec.id, None)
+    def tidy(self, records: Iterable[ReplicaRecord]) -> None:
+        """Forget, now and then, what was told of other replicas than these, which are over."""
+        if len(self._newest) < self._tidy_at:
+            return
+        shards = {spec.id for record in records for _, spec in record.shards}
+        self._newest = {shard: told for shard, told in self._newest.items() if shard in shards}
+        self._tidy_at = max(_TIDY_AT, 2 * len(self._newest))

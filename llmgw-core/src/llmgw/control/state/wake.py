@@ -71,6 +71,11 @@ class Wake:
             self.changes += 1
             self.ring()
 
+    def keep(self, models: Collection[ModelName]) -> None:
+        """Forget who waited for other models than these: for a new one of such a name nobody does."""
+        self.wanted = {name: item for name, item in self.wanted.items() if name in models}
+        self.wake_s = {name: item for name, item in self.wake_s.items() if name in models}
+
     def fulfil(self, models: Collection[ModelName]) -> None:
         """Nobody waits for these any more."""
         for model in models:
