@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import time
 from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
 
 from llmgw.domain.ids import EndpointId, ModelName
 from llmgw.domain.usage import UsageBatch, UsageRecord
 from llmgw.store import Store
+from llmgw.store.database import connect, parse_url
+from llmgw.store.schema import usage
 from llmgw.store.usage import UsageGroup
 from llmgw.testing.clock import FakeClock
 
@@ -104,3 +111,33 @@ def test_a_keys_budget_counts_this_day_and_this_month(store: Store, clock: FakeC
     (spent,) = store.usage.spend()
     assert (spent.key, spent.day_tokens, spent.month_tokens) == ("k", 30, 150)
     assert (spent.day, spent.month) == (hour // 24, 2027 * 12 + 2)
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_two_servers_that_are_the_first_of_an_hour_at_once_are_both_counted(
+    store: Store, store_url: str
+) -> None:
+    engine, another = connect(parse_url(store_url)), connect(parse_url(store_url))
+    counts = {"requests": 1, "failed": 0, "prompt_tokens": 10}
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        with engine.connect() as connection, connection.begin():
+            connection.execute(
+                usage.insert().values(
+                    hour=7,
+                    key_id="k",
+                    model="m",
+                    cached_tokens=0,
+                    completion_tokens=0,
+                    **counts,
+                )
+            )
+            added = other.submit(store.usage.add, batch("boot/2", record(7)))
+            waits = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            with another.connect() as looking:
+                while not looking.execute(waits).scalar_one():
+                    time.sleep(0.01)
+        assert added.result(10)
+    engine.dispose()
+    another.dispose()
+    (total,) = store.usage.sums([], since=0)
+    assert (total.requests, total.prompt_tokens) == (2, 20)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from llmgw.clock import Clock
 from llmgw.domain.keys import KeySpend
@@ -60,15 +61,15 @@ class UsageRepository:
         now = self._clock.wall()
 
         def work(connection: sa.Connection) -> bool:
-            if connection.execute(
-                sa.select(usage_batches.c.id).where(usage_batches.c.id == batch.id)
-            ).first():
+            mark = _insert(connection, usage_batches).values(id=batch.id, at=now)
+            added = mark.on_conflict_do_nothing().returning(usage_batches.c.id)
+            if connection.execute(added).first() is None:
                 return False
-            connection.execute(usage_batches.insert().values(id=batch.id, at=now))
             connection.execute(
                 usage_batches.delete().where(usage_batches.c.at < now - _REMEMBER_BATCHES_S)
             )
-            for (hour, key_id, model), counts in _by_place(batch.records).items():
+            # In one order everywhere, or two servers would wait for each other.
+            for (hour, key_id, model), counts in sorted(_by_place(batch.records).items()):
                 _add(connection, hour, key_id, model, counts)
             return True
 
@@ -160,14 +161,21 @@ def _by_place(
 def _add(
     connection: sa.Connection, hour: int, key_id: str, model: str, counts: dict[str, int]
 ) -> None:
-    same = sa.and_(usage.c.hour == hour, usage.c.key_id == key_id, usage.c.model == model)
-    change = (
-        usage.update()
-        .where(same)
-        .values({usage.c[name]: usage.c[name] + count for name, count in counts.items()})
+    # In one statement: another server may be the first of the hour at the same moment.
+    first = _insert(connection, usage).values(hour=hour, key_id=key_id, model=model, **counts)
+    connection.execute(
+        first.on_conflict_do_update(
+            index_elements=[usage.c.hour, usage.c.key_id, usage.c.model],
+            set_={name: usage.c[name] + count for name, count in counts.items()},
+        )
     )
-    if connection.execute(change).rowcount == 0:
-        connection.execute(usage.insert().values(hour=hour, key_id=key_id, model=model, **counts))
+
+
+def _insert(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    """Return an insertion that knows what to do where the row is there already."""
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(table)
+    return postgresql.insert(table)
 
 
 def _sum(row: sa.RowMapping) -> UsageSum:
