@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -126,3 +127,29 @@ def test_an_error_holds_no_value_of_the_statement(database: Database) -> None:
     with pytest.raises(StoreUnavailable) as caught:
         database.read(lambda connection: connection.execute(statement, {"secret": "hunter2"}))
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_database_host_that_is_gone_without_a_word_is_given_up_within_seconds(
+    postgres_url: str,
+) -> None:
+    """Or nobody would lead for a quarter of an hour; the site's own word in the URL counts."""
+    assert options_of(postgres_url)["tcp_user_timeout"] == 6000
+    assert options_of(postgres_url)["keepalives_idle"] == 5
+    sep = "&" if "?" in postgres_url else "?"
+    theirs = options_of(f"{postgres_url}{sep}tcp_user_timeout=20000")
+    assert int(theirs["tcp_user_timeout"]) == 20000
+
+
+def options_of(url: str) -> dict[str, Any]:
+    """Return what the driver is told, which takes it."""
+    engine = connect(parse_url(url))
+    told: dict[str, Any] = {}
+
+    @sa.event.listens_for(engine, "do_connect")
+    def note(_dialect: object, _record: object, _words: object, options: dict[str, Any]) -> None:
+        told.update(options)
+
+    with engine.connect():
+        pass
+    engine.dispose()
+    return told
