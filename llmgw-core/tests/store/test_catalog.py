@@ -8,8 +8,10 @@ import pytest
 
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import ModelName
-from llmgw.errors import NotLeader, RequestError
+from llmgw.errors import ConfigError, NotLeader, RequestError
 from llmgw.store import Store
+from llmgw.store.database import connect, parse_url
+from llmgw.store.schema import catalog
 
 
 def model(name: str, *aliases: str, routing: str | None = None) -> Model:
@@ -130,3 +132,21 @@ def test_a_server_that_does_not_lead_changes_nothing_and_names_the_leader(
     with pytest.raises(NotLeader, match="here does"):
         follower.catalog.apply([model("a")], who="ada")
     assert names(follower) == []
+
+
+def test_an_entry_of_a_newer_server_is_named_with_what_is_not_known_of_it(
+    store: Store, store_url: str
+) -> None:
+    store.catalog.apply([model("a")], who="ada")
+    put_in_by_a_newer_server(store_url)
+    with pytest.raises(ConfigError, match="cannot read; upgrade it") as refused:
+        store.catalog.entries()
+    assert [problem.path for problem in refused.value.problems] == ["a.colour"]
+
+
+def put_in_by_a_newer_server(store_url: str) -> None:
+    engine = connect(parse_url(store_url))
+    with engine.begin() as connection:
+        text = '{"name": "a", "colour": "red"}'
+        connection.execute(catalog.update().values(entry_json=text))
+    engine.dispose()

@@ -10,6 +10,7 @@ import pytest
 
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import ModelName, NodeId
+from llmgw.errors import ConfigError, Problem
 from llmgw.store import Follower, Listeners, Store
 from llmgw.store.nodes import SeenNode
 from llmgw.testing.clock import FakeClock
@@ -94,6 +95,24 @@ async def test_a_listener_that_refuses_is_asked_again(store: Store, clock: FakeC
         await follower.refresh()
     await follower.refresh()
     assert taken == [1]
+
+
+async def test_a_key_is_revoked_though_the_catalog_cannot_be_put_in_force(
+    store: Store, clock: FakeClock
+) -> None:
+    def refuse(models: tuple[Model, ...]) -> None:
+        raise ConfigError("catalog", [Problem(path="models[0]", message="cannot be read")])
+
+    heard: list[int] = []
+    listeners = Listeners(catalog=refuse, keys=lambda keys, _: heard.append(len(keys)))
+    follower = Follower(store, listeners, clock)
+    record, _ = store.keys.create("ci", who="ada")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        await follower.refresh()
+    store.keys.revoke(record.key.id)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        await follower.refresh()
+    assert heard == [1, 0]
 
 
 async def test_what_the_control_plane_did_is_in_the_timeline_within_a_second(

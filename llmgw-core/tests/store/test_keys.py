@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import sqlalchemy as sa
 
 from llmgw.domain.ids import ModelName
-from llmgw.domain.keys import KeyLimits
+from llmgw.domain.keys import KeyLimits, Scope
 from llmgw.errors import RequestError
 from llmgw.store import Store
-from llmgw.store.schema import metadata
+from llmgw.store.database import connect, parse_url
+from llmgw.store.schema import api_keys, metadata
 from llmgw.store.secrets import hash_secret, matches, split_secret
 from llmgw.store.tokens import Role
 from llmgw.testing.clock import FakeClock
@@ -91,3 +94,25 @@ def test_odd_texts_are_compared_not_choked_on(odd: str) -> None:
     """C060: the constant-time comparison of texts raises outside ASCII; ours compares digests."""
     assert not matches(odd, hash_secret("right"))
     assert matches(odd, hash_secret(odd))
+
+
+def test_a_key_with_a_limit_that_only_a_newer_server_knows_opens_nothing_here(
+    store: Store, store_url: str
+) -> None:
+    """While servers are upgraded one by one the older one must neither end nor let it run free."""
+    store.keys.create("ci", who="ada", limits=KeyLimits(requests_per_minute=5))
+    engine = connect(parse_url(store_url))
+
+    def grant(**limits: int | None) -> tuple[ModelName, ...] | None:
+        kept = {"requests_per_minute": 5, "tokens_per_day": None, **limits}
+        text = json.dumps({"scopes": ["inference", "poems"], "models": None, "limits": kept})
+        with engine.begin() as connection:
+            connection.execute(api_keys.update().values(grant_json=text))
+        (key,) = store.keys.valid()
+        assert key.scopes == (Scope.INFERENCE,)
+        assert key.limits == KeyLimits(requests_per_minute=5)
+        return key.models
+
+    assert grant(images_per_day=None) is None
+    assert grant(images_per_day=3) == ()
+    engine.dispose()

@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from llmgw.clock import Clock
 from llmgw.control.view import FleetView, NodeView
 from llmgw.domain.catalog import Model
-from llmgw.errors import NotLeader, RequestError, StoreUnavailable
+from llmgw.errors import ConfigError, NotLeader, RequestError, StoreUnavailable
 from llmgw.logs import get_logger
 from llmgw.router.usage import UsageLedger
 from llmgw.store import Store
@@ -77,7 +77,11 @@ class Deposits:
             await self.write()
 
     async def write(self) -> None:
-        """Write what is new. Never raises for a store that is away or another server that leads."""
+        """Write what is new.
+
+        Never raises for a store that is away, one that a newer server has written what this one
+        cannot read to, or another server that leads.
+        """
         try:
             await self._usage()
             if self._fleet is not None:
@@ -85,7 +89,7 @@ class Deposits:
                 await self._nodes(self._fleet.nodes())
         except NotLeader:
             pass  # the leader's files count, and its sight of nodes
-        except StoreUnavailable as error:
+        except (StoreUnavailable, ConfigError) as error:  # away, or a newer server's
             if not self._away:
                 log.warning("store unavailable", reason=str(error), retry_in_s=EVERY_S)
             self._away = True

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from llmgw.clock import Clock
 from llmgw.domain.catalog import Model, name_conflicts
 from llmgw.domain.ids import ModelName
-from llmgw.errors import RequestError
+from llmgw.errors import ConfigError, Problem, RequestError
 from llmgw.store.database import Database
 from llmgw.store.schema import catalog, catalog_history
 
@@ -229,7 +230,7 @@ def _record(
 def _entries(connection: sa.Connection) -> tuple[CatalogEntry, ...]:
     rows = connection.execute(sa.select(catalog).order_by(catalog.c.name))
     return tuple(
-        CatalogEntry(model=_model(row.entry_json), owner=row.owner, version=row.version)
+        CatalogEntry(model=_model(row.name, row.entry_json), owner=row.owner, version=row.version)
         for row in rows
     )
 
@@ -258,11 +259,21 @@ def _change(row: sa.Row[tuple[object, ...]]) -> CatalogChange:
         version=row.version,
         name=ModelName(row.name),
         owner=row.owner,
-        model=None if row.entry_json is None else _model(row.entry_json),
+        model=None if row.entry_json is None else _model(row.name, row.entry_json),
         who=row.who,
         at=row.at,
     )
 
 
-def _model(text: str) -> Model:
-    return Model.model_validate(json.loads(text))
+def _model(name: str, text: str) -> Model:
+    """Read an entry. Raises ConfigError if this version cannot: while servers are upgraded one
+    after the other, a newer one may have put in what an older one does not know."""
+    try:
+        return Model.model_validate(json.loads(text))
+    except ValidationError as error:
+        problems = [
+            Problem(path=".".join(map(str, (name, *found["loc"]))), message=found["msg"])
+            for found in error.errors(include_url=False, include_input=False)
+        ]
+        source = "an entry of the stored catalog that this version of llmgw cannot read; upgrade it"
+        raise ConfigError(source, problems) from None

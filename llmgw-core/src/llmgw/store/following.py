@@ -13,7 +13,7 @@ from llmgw.clock import Clock
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import NodeId
 from llmgw.domain.keys import ApiKey, KeySpend
-from llmgw.errors import LlmgwError
+from llmgw.errors import ConfigError, LlmgwError
 from llmgw.logs import get_logger
 from llmgw.store.nodes import KnownNode
 from llmgw.store.store import Store
@@ -52,12 +52,20 @@ class Follower:
     async def refresh(self) -> None:
         """Look now: a change has just been written here.
 
-        Raises what the store raises, StoreUnavailable above all.
+        Raises what the store raises, StoreUnavailable above all; ConfigError for a catalog that
+        cannot be read or put in force, after everything else has been passed on.
         """
         async with self._one_at_a_time:
-            await self._follow_catalog()
+            refused: ConfigError | None = None
+            try:
+                await self._follow_catalog()
+            except ConfigError as error:
+                # The old catalog stays; a revoked key must not go on being good until it is mended.
+                refused = error
             await self._follow_nodes()
             await self._follow_keys()
+            if refused is not None:
+                raise refused
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Follow for ever; started once everything has been passed on for the first time."""

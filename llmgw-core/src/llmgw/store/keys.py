@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 import sqlalchemy as sa
 
@@ -15,6 +15,8 @@ from llmgw.errors import RequestError
 from llmgw.store.database import Database
 from llmgw.store.schema import api_keys
 from llmgw.store.secrets import mint
+
+_LIMITS = frozenset(field.name for field in fields(KeyLimits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +135,18 @@ def _grant(key: ApiKey) -> str:
 
 def _record(row: sa.Row[tuple[object, ...]]) -> KeyRecord:
     grant = json.loads(row.grant_json)
-    models = grant["models"]
+    models, limits = grant["models"], grant["limits"]
+    given = {name for name, value in limits.items() if value is not None}
+    if not given <= _LIMITS:
+        models = ()  # a newer server's limit, which this one cannot keep: it opens nothing here
     return KeyRecord(
         key=ApiKey(
             id=row.id,
             secret_hash=row.secret_hash,
             name=row.name,
-            scopes=tuple(Scope(scope) for scope in grant["scopes"]),
+            scopes=tuple(scope for scope in Scope if scope in grant["scopes"]),
             models=None if models is None else tuple(ModelName(name) for name in models),
-            limits=KeyLimits(**grant["limits"]),
+            limits=KeyLimits(**{name: limits[name] for name in given & _LIMITS}),
             expires_at=row.expires_at,
         ),
         created_at=row.created_at,
