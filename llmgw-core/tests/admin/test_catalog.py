@@ -80,10 +80,13 @@ async def test_what_the_control_plane_refuses_is_told_by_the_callers_own_paths(
         base_url="http://localhost/admin/v1",
         headers=admin.headers,
     ) as client:
-        answer = await client.post("/catalog", json={"models": [{"name": "bad"}]})
-    assert answer.json()["error"]["problems"] == [
-        {"path": "models[0].profiles[0].engine", "message": "unknown engine 'vlm'"}
-    ]
+        bad = {"models": [{"name": "bad"}]}
+        answers = [await client.post(path, json=bad) for path in ("/plan", "/catalog")]
+    for answer in answers:
+        assert answer.status_code == 400
+        assert answer.json()["error"]["problems"] == [
+            {"path": "models[0].profiles[0].engine", "message": "unknown engine 'vlm'"}
+        ]
     assert len((await admin.get("/catalog")).json()["entries"]) == 1
 
 

@@ -91,7 +91,7 @@ async def history(call: Call) -> HistoryReply:
 async def plan(call: Call) -> PlanReply:
     request = call.body_as(ApplyRequest)
     _refuse_repeated(request.models)
-    after = await _catalog_after(call, request.models, request.remove)
+    after = await _checked_after(call, request.models, request.remove)
     return await _preview(call, after) or PlanReply(problems=("no control plane runs here",))
 
 
@@ -132,9 +132,7 @@ async def rollback(call: Call) -> Changed:
 
 async def _apply(call: Call, put: Sequence[Model], remove: Sequence[str]) -> Changed:
     expected = _expected(call)
-    after = await _catalog_after(call, put, remove)
-    if problems := call.parts.check_catalog(after):
-        raise ConfigError("catalog", _relative(problems, after, put))
+    await _checked_after(call, put, remove)
     changes = await call.store.run(
         lambda: call.store.catalog.apply(
             put,
@@ -167,13 +165,17 @@ async def _applied(call: Call, changes: Sequence[CatalogChange], message: str) -
     )
 
 
-async def _catalog_after(
+async def _checked_after(
     call: Call, put: Sequence[Model], remove: Sequence[str]
 ) -> tuple[Model, ...]:
+    """Return the whole catalog as it would be. Raises ConfigError for all that is wrong in it."""
     replaced = {model.name for model in put} | set(remove)
     entries = await call.store.run(call.store.catalog.entries)
     kept = [entry.model for entry in entries if entry.model.name not in replaced]
-    return (*kept, *put)
+    after = (*kept, *put)
+    if problems := call.parts.check_catalog(after):
+        raise ConfigError("catalog", _relative(problems, after, put))
+    return after
 
 
 async def _preview(call: Call, models: tuple[Model, ...]) -> PlanReply | None:
