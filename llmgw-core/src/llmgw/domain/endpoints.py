@@ -43,6 +43,10 @@ class Endpoint:
     """Of a prefill endpoint: where, on the host of its URL, decode engines meet it. None: it says
     so itself in its answers, or has the port that is usual for its engine."""
 
+    def is_same_process(self, other: Endpoint) -> bool:
+        """Say whether `other` is the same process at the same place, whatever else has changed."""
+        return self.incarnation == other.incarnation and self.url == other.url
+
 
 class ModelState(StrEnum):
     """What a router does with a request for a model that has no endpoint."""

@@ -58,7 +58,7 @@ async def test_an_answer_that_ends_while_its_client_holds_it_back_leaves_a_conne
         pool.open(endpoint, opened.append, lambda why: pytest.fail(why.reason))
         await eventually(lambda: opened)
         for _ in range(3):
-            connection = opened.pop() if opened else pool.take(endpoint.id)
+            connection = opened.pop() if opened else pool.take(endpoint)
             assert connection is not None
             client = SlowClient(connection)
             connection.send(client, REQUEST, b"{}")

@@ -7,10 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from llmgw.domain.ids import EndpointId
+from llmgw.domain.endpoints import Endpoint
+from llmgw.domain.ids import EndpointId, ModelName
 from llmgw.router.outbox import Outbox
 from llmgw.router.pool import AnswerHead, EngineConnection, EngineExchange, EngineFailure
 
+ENDPOINT = Endpoint(id=EndpointId("e"), url="http://e", models=(ModelName("demo"),))
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 DATED = ANSWER.replace(b"content-type", b"date: %d\r\ncontent-type")
 
@@ -65,7 +67,7 @@ class Engine:
         self.reusable: list[bool] = []
         self.wire = Wire()
         self.connection = EngineConnection(
-            EndpointId("e"), lambda _, reusable: self.reusable.append(reusable), Nowhere()
+            ENDPOINT, lambda _, reusable: self.reusable.append(reusable), Nowhere()
         )
         self.connection.connection_made(cast(Any, self.wire))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import pytest
 
-from llmgw.domain.ids import EndpointId
+from llmgw.domain.endpoints import Endpoint
 from llmgw.router.outbox import Outbox
 from llmgw.router.pool import EngineConnection
 
@@ -22,11 +23,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_the_kernel_gives_up_bytes_to_an_engine_after_five_seconds() -> None:
+async def test_the_kernel_gives_up_bytes_to_an_engine_after_five_seconds(
+    make_endpoint: Callable[..., Endpoint],
+) -> None:
     """F12; that this is enough is tried with packets that vanish, in the chaos suite."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as engine:
-        connection = EngineConnection(EndpointId("e"), lambda *_: None, Outbox())
+        connection = EngineConnection(make_endpoint("http://e"), lambda *_: None, Outbox())
         transport, _ = await loop.create_connection(lambda: connection, *engine.getsockname())
         own = transport.get_extra_info("socket")
         assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5_000

@@ -72,7 +72,7 @@ class Asking(Holding, EngineExchange, Owner):
         self._phase = Phase.ASKED
         if reservation.prefill is not None and not self._asks_prefill(reservation.prefill):
             return
-        connection = parts.pool.take(endpoint.id)
+        connection = parts.pool.take(endpoint)
         if connection is not None:
             self._send(connection, leg)
         else:
@@ -95,7 +95,7 @@ class Asking(Holding, EngineExchange, Owner):
         reservation, leg = self._reservation, self._leg
         if reservation is None or leg is None:
             return
-        connection = self._parts.pool.take(reservation.endpoint.id)
+        connection = self._parts.pool.take(reservation.endpoint)
         if connection is not None:
             self._send(connection, leg)
         else:

@@ -168,7 +168,7 @@ class Pair(EngineExchange):
     def _ask(self) -> None:
         self._asked = True
         endpoint = self.reservation.endpoint
-        connection = self._parts.pool.take(endpoint.id)
+        connection = self._parts.pool.take(endpoint)
         if connection is not None:
             self._send(connection)
         else:

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from llmgw.domain.ids import EndpointId
+from llmgw.domain.endpoints import Endpoint
 from llmgw.router.outbox import Outbox
 from llmgw.router.pool.head import AnswerHead
 from llmgw.router.pool.unreached import notice_unreached
@@ -109,11 +109,11 @@ class EngineConnection(asyncio.Protocol):
 
     def __init__(
         self,
-        endpoint: EndpointId,
+        endpoint: Endpoint,
         released: Callable[[EngineConnection, bool], None],
         outbox: Outbox,
     ) -> None:
-        self.endpoint = endpoint
+        self.endpoint = endpoint  #: as it was when this was opened
         self._outbox = outbox
         self.released = released  #: called with (self, reusable) when the exchange is over
         self.idle_since = 0.0
@@ -124,7 +124,6 @@ class EngineConnection(asyncio.Protocol):
         self.on_header = self._headers.__setitem__
         self._arrived: list[bytes] = []
         self.on_body = self._arrived.append
-        self._parser = httptools.HttpResponseParser(self)
         self._exchange: EngineExchange | None = None
         self._head: AnswerHead | None = None  #: of this answer, or of the one before
         self._head_of: dict[bytes, bytes] = {}  #: what it was made of
@@ -193,6 +192,9 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # Not before: it holds on to our methods, and a connection that never comes about is never
+        # lost, which is where they part.
+        self._parser = httptools.HttpResponseParser(self)
         notice_unreached(transport)
         _receive_little(transport)
 
@@ -249,15 +251,18 @@ class EngineConnection(asyncio.Protocol):
         if arrived:
             data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
             arrived.clear()
+            self._head_bytes = 0
             exchange.answer_data(data)
             if self._exchange is not exchange:
                 return
-        if self._over:
-            self._conclude(exchange)
-        elif not self._answered:
+        elif not self._over:
+            # Of a head, or of sizes and trailers of chunks, which the parser keeps until they end.
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_LIMIT:
                 self._lose(EngineFailure.GARBLED)
+                return
+        if self._over:
+            self._conclude(exchange)
 
     def _remembered(self, data: bytes) -> RepeatedHead | None:
         """Return the head of an answer that came in this one read, if it may come again."""
@@ -337,6 +342,7 @@ class EngineConnection(asyncio.Protocol):
         reusable = self._keep and not self._surplus and self._unsent is None and self.usable
         self._exchange = self._unsent = None
         self._over = self._in_body = False
+        self._head_bytes = 0
         self._reused = True
         if not reusable:
             self.close()

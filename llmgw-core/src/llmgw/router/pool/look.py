@@ -92,21 +92,23 @@ class _Look(EngineExchange):
         self._fresh = fresh
         self._status = 0
         self._body = bytearray()
-        self._failure: LookFailed | None = None
+        self._failure: Unreachable | None = None
         self._opening: Opening | None = None
         self._connection: EngineConnection | None = None
         self.over = anyio.Event()
 
     def begin(self) -> None:
-        connection = None if self._fresh else self._pool.take(self._endpoint.id)
+        connection = None if self._fresh else self._pool.take(self._endpoint)
         if connection is not None:
             self._send(connection)
         else:
             self._open()
 
     def page(self) -> Page:
-        if self._failure is not None:
-            raise self._failure
+        if (why := self._failure) is not None:
+            # Made here, and never kept: its traceback leads to frames that know this look, and all of
+            # them would wait for the collector.
+            raise LookFailed(why.reason, is_away=why.is_away, is_refused=why.is_refused)
         return Page(self._status, bytes(self._body))
 
     def give_up(self) -> None:
@@ -125,7 +127,7 @@ class _Look(EngineExchange):
 
     def _unreachable(self, why: Unreachable) -> None:
         self._opening = None
-        self._fail(LookFailed(why.reason, is_away=why.is_away, is_refused=why.is_refused))
+        self._fail(why)
 
     def _send(self, connection: EngineConnection) -> None:
         self._connection = connection
@@ -139,7 +141,7 @@ class _Look(EngineExchange):
         if len(self._body) > self._most:
             self.give_up()
             self._connection = None
-            self._fail(LookFailed(f"the page is larger than {self._most} bytes"))
+            self._fail(_there(f"the page is larger than {self._most} bytes"))
 
     def answer_end(self) -> None:
         connection, self._connection = self._connection, None
@@ -153,11 +155,16 @@ class _Look(EngineExchange):
             # Engines close idle connections in the very moment of the next look (C026).
             self._open()
         else:
-            self._fail(LookFailed(f"the connection ended: {failure}"))
+            self._fail(_there(f"the connection ended: {failure}"))
 
-    def _fail(self, failure: LookFailed) -> None:
-        self._failure = failure
+    def _fail(self, why: Unreachable) -> None:
+        self._failure = why
         self.over.set()
+
+
+def _there(reason: str) -> Unreachable:
+    """Return what was wrong with an engine that could be reached."""
+    return Unreachable(reason, is_refused=False, is_away=False)
 
 
 def _head(endpoint: Endpoint, path: str, *, close: bool) -> bytes:

@@ -56,8 +56,11 @@ class Opening:
 
     def cancel(self) -> None:
         self._ready = None
-        if self.task is not None:
-            self.task.cancel()
+        # Let go of: a task that was cancelled keeps its frame, and that knows us. Together they
+        # would wait for the collector, with the connection that never was.
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
 
     def succeed(self, connection: EngineConnection) -> None:
         ready, self._ready = self._ready, None
@@ -84,13 +87,17 @@ class ConnectionPool:
         self._sweep = Deadline(wheel, self._close_old)
         self._closed = False
 
-    def take(self, endpoint: EndpointId) -> EngineConnection | None:
+    def take(self, endpoint: Endpoint) -> EngineConnection | None:
         """Return an idle connection, the one used last; None if there is none."""
-        idle = self._idle.get(endpoint)
+        idle = self._idle.get(endpoint.id)
         while idle:
             connection = idle.pop()
             if connection.usable:
-                return connection
+                opened_to = connection.endpoint
+                if opened_to is endpoint or opened_to.is_same_process(endpoint):
+                    return connection
+                # Lent while the endpoint was another process, and given back since.
+                connection.close()
         return None
 
     def open(
@@ -129,7 +136,10 @@ class ConnectionPool:
 
     async def _connect(self, endpoint: Endpoint, opening: Opening) -> None:
         address = split_url(endpoint.url)
-        connection = EngineConnection(endpoint.id, self._released, self._outbox)
+        if not address.host:
+            opening.fail("its URL makes no sense", is_away=False)
+            return
+        connection = EngineConnection(endpoint, self._released, self._outbox)
         try:
             async with within(self.wheel, self._connect_limit_s):
                 transport, _ = await asyncio.get_running_loop().create_connection(
@@ -144,6 +154,9 @@ class ConnectionPool:
             return
         except ssl.SSLError as error:
             opening.fail(type(error).__name__, is_away=False)
+            return
+        except UnicodeError:  # a label of the host's name is empty or too long
+            opening.fail("its host name cannot be looked up", is_away=False)
             return
         except OSError as error:  # refused, unreachable, not resolved
             # asyncio's own text holds the address, which is not for clients to know.
@@ -166,7 +179,7 @@ class ConnectionPool:
             connection.close()
             self._remove(connection)
             return
-        idle = self._idle.setdefault(connection.endpoint, [])
+        idle = self._idle.setdefault(connection.endpoint.id, [])
         if len(idle) >= IDLE_LIMIT:
             connection.close()
             return
@@ -176,7 +189,7 @@ class ConnectionPool:
             self._sweep.set(IDLE_FOR_S)
 
     def _remove(self, connection: EngineConnection) -> None:
-        idle = self._idle.get(connection.endpoint)
+        idle = self._idle.get(connection.endpoint.id)
         if idle and connection in idle:
             idle.remove(connection)
 
@@ -196,11 +209,13 @@ class ConnectionPool:
 
 
 class EngineAddress:
-    """The parts of an endpoint's URL."""
+    """The parts of an endpoint's URL. Raises ValueError for what is none, or not plain ASCII."""
 
     __slots__ = ("authority", "base_path", "host", "port", "secure")
 
     def __init__(self, url: str) -> None:
+        if not url.isascii():
+            raise ValueError("not plain ASCII")
         parts = urlsplit(url)
         self.secure = parts.scheme == "https"
         self.host = parts.hostname or ""
@@ -211,8 +226,15 @@ class EngineAddress:
 
 @lru_cache(maxsize=4096)
 def split_url(url: str) -> EngineAddress:
-    """Return the parts of an endpoint's URL."""
-    return EngineAddress(url)
+    """Return the parts of an endpoint's URL; no host where it makes no sense.
+
+    Configured ones have been checked. Others are what agents report, of which a bad one must
+    end no more than the requests that are sent there.
+    """
+    try:
+        return EngineAddress(url)
+    except ValueError:
+        return EngineAddress("")
 
 
 @lru_cache(maxsize=1)

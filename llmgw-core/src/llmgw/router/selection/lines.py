@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from llmgw.config.server import RouterSettings
 from llmgw.contracts.balancing import HasIndex, TellsMatch
 from llmgw.domain.ids import EndpointId, ModelName
+from llmgw.logs import get_logger
 from llmgw.router.selection.profiles import CompiledProfile
 from llmgw.router.selection.retries import RetryBudget
 from llmgw.router.selection.rules import is_panic, may_eject
 from llmgw.router.selection.state import EndpointState
 from llmgw.router.table import Why
+
+log = get_logger(__name__)
 
 Tiers = tuple[tuple[EndpointState, ...], ...]
 
@@ -19,13 +22,14 @@ Tiers = tuple[tuple[EndpointState, ...], ...]
 class Choice:
     """One model under one routing profile: the endpoints in question, and its balancer."""
 
-    __slots__ = ("_tiers", "balancer", "matcher", "profile", "size")
+    __slots__ = ("_has_failed", "_tiers", "balancer", "matcher", "profile", "size")
 
     def __init__(self, profile: CompiledProfile, members: tuple[EndpointState, ...]) -> None:
         self.profile = profile
         self.balancer = profile.balancer()
         self.matcher = self.balancer if isinstance(self.balancer, TellsMatch) else None
         """The balancer, if it can say how its last choice matched."""
+        self._has_failed = False
         self.take(members)
 
     def take(self, members: tuple[EndpointState, ...]) -> None:
@@ -63,6 +67,19 @@ class Choice:
             if usable:
                 return usable
         return []
+
+    def forget(self, endpoint: EndpointId) -> None:
+        """Have the balancer drop what it learnt of a process that is no more."""
+        try:
+            self.balancer.forget(endpoint)
+        except Exception:
+            self.note_failure()
+
+    def note_failure(self) -> None:
+        """The balancer has raised what is being handled: of a plugin's bug the log has the first."""
+        if not self._has_failed:
+            self._has_failed = True
+            log.exception("balancer failed", profile=self.profile.name)
 
     def why_none(self, exclude: frozenset[EndpointId]) -> Why:
         """Say why `usable` was empty."""
@@ -110,12 +127,11 @@ class Line:
     def wants_load(self) -> bool:
         return any(choice.profile.needs.engine_load for choice in self._choices.values())
 
-    def take(
-        self, members: tuple[EndpointState, ...], gone: Mapping[EndpointId, EndpointState]
-    ) -> None:
-        """Set the endpoints. gone: lives that ended with this table."""
+    def take(self, members: tuple[EndpointState, ...]) -> None:
+        """Set the endpoints. Of those that left, or whose life has ended, nothing is remembered."""
+        staying = frozenset(members)
         for state in self._members:
-            if state.endpoint.id in gone:
+            if state not in staying:
                 self.forget(state.endpoint.id)
         self._members = members
         self.asked.clear()
@@ -126,7 +142,7 @@ class Line:
     def forget(self, endpoint: EndpointId) -> None:
         """Drop what balancers learnt of a process that is no more."""
         for choice in self._choices.values():
-            choice.balancer.forget(endpoint)
+            choice.forget(endpoint)
 
     def choice(self, asked: str | None, profile: CompiledProfile) -> Choice:
         """Return the choice under this profile, made when it is first asked for.

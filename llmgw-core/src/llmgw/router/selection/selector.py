@@ -100,7 +100,7 @@ class Selector:
         self._departed = [state for state in (*self._departed, *gone.values()) if state.in_flight]
         for half, _ in fresh:
             members = tuple(met[endpoint.id] for endpoint in half.endpoints)
-            self._lines[half.name].take(members, gone)
+            self._lines[half.name].take(members)
         self._plan_next_change(now)
         models = dict.fromkeys(model for _, model in fresh)
         self.on_room([model for model in models if self._lines[model].has_ready])
@@ -111,7 +111,7 @@ class Selector:
     def _meet(self, endpoint: Endpoint, now: float, *, has_company: bool) -> EndpointState:
         """Return the state of an endpoint as the table has it now."""
         state = self._states.get(endpoint.id)
-        if state is None or not state.has_same_life(endpoint):
+        if state is None or not state.endpoint.is_same_process(endpoint):
             state = self._new_state(endpoint, now, has_company=has_company)
         state.endpoint = endpoint
         state.part = self._shares.of_endpoint(endpoint.id, endpoint.max_inflight)
@@ -226,7 +226,12 @@ class Selector:
                 usable = [state for state in usable if not state.in_flight] or usable
             if self._alone:
                 usable = [state for state in usable if not state.one_alone] or usable
-        state = usable[choice.balancer.choose(request, usable)]
+        try:
+            state = usable[choice.balancer.choose(request, usable)]
+        except Exception:
+            # Of a plugin; and what led here may be the end of another request, which goes on.
+            choice.note_failure()
+            state = min(usable, key=lambda state: (state.in_flight + 1) / state.share)
         tokens = request.body_bytes >> 2
         is_trial = state.half_open or state.ejected_until is not None
         reservation = Reservation(

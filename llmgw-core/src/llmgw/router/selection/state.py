@@ -192,8 +192,3 @@ class EndpointState:
                 self.ejections = 0  # it has been good for long enough to begin anew
         else:
             self.share = self.endpoint.weight
-
-    def has_same_life(self, endpoint: Endpoint) -> bool:
-        """Say whether `endpoint` is the same process at the same place."""
-        mine = self.endpoint
-        return mine.incarnation == endpoint.incarnation and mine.url == endpoint.url
