@@ -40,13 +40,14 @@ class RotatingFile:
         self._file: BinaryIO | None = None
 
     def write(self, data: bytes, /) -> None:
-        if self._file is None:
-            self._file = self._path.open("ab")
-        if self._file.tell() + len(data) > self._limit:
-            self._file.close()
+        file = self._file or self._path.open("ab")
+        if file.tell() + len(data) > self._limit:
+            self._file = None  # should it not be to be renamed, the next write begins anew
+            file.close()
             self._path.replace(self._path.with_suffix(self._path.suffix + ".1"))
-            self._file = self._path.open("ab")
-        self._file.write(data)
+            file = self._path.open("ab")
+        self._file = file
+        file.write(data)
 
     def flush(self) -> None:
         file, self._file = self._file, None

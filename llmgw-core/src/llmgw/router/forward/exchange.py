@@ -32,6 +32,9 @@ from llmgw.router.selection import EndpointState, Outcome, Reservation
 from llmgw.router.sse import Usage, read_usage
 from llmgw.router.timers import NEVER
 
+_INFLATED_BYTES = 16 * 1024 * 1024
+"""Of one read, which brings a hundredth of that at most: no answer was ever packed so well."""
+
 
 class Exchange(Asking):
     """Implements `EngineExchange` towards the pool and `AnswerTarget` towards answers."""
@@ -64,8 +67,11 @@ class Exchange(Asking):
             return
         if self._inflate is not None:
             try:
-                data = self._inflate.decompress(data)
+                data = self._inflate.decompress(data, _INFLATED_BYTES)
             except zlib.error:
+                self.engine_vanished()
+                return
+            if self._inflate.unconsumed_tail:
                 self.engine_vanished()
                 return
         answer.data(data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect
@@ -18,16 +18,12 @@ from llmgw.errors import RequestError
 from llmgw.logs import get_logger
 from llmgw.router.forward import Client
 from llmgw.router.ingress import Request
-from llmgw.router.replies import Reply, error_reply
+from llmgw.router.replies import error_reply
 
 log = get_logger(__name__)
 
 Message = MutableMapping[str, Any]
 Application = Callable[..., Awaitable[None]]
-
-
-class ColdClient(Client, Protocol):
-    """The connection, as an ASGI cycle sees it."""
 
 
 class _ClientLeft(OSError):
@@ -169,10 +165,3 @@ class ColdCycle:
         if body and not is_head:
             head += self._client.piece(body) if self._pieces else body
         self._client.write(head)
-
-
-def not_found_reply(path: str) -> Reply:
-    """Return the 404 for a path that is no route."""
-    return error_reply(
-        RequestError(f"there is no route {path[:200]!r}", status=404, code="unknown_route")
-    )

@@ -77,27 +77,21 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Read what has arrived."""
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._read_without_upgrade(data[upgrade.args[0] :])
-            return
-        except httptools.HttpParserCallbackError:
-            # Ours, not the client's: a bug in one of the callbacks below.
-            log.exception("reading a request failed")
-            self._refuse(refusals.internal())
-        except httptools.HttpParserError as error:
-            if not self.is_deaf:
-                self._refuse(refusals.malformed(error))
+        before = len(self.read)
+        rest = self._parse(data)
+        while rest is not None:
+            rest = self._parse_without_offer(rest)
         incoming = self.incoming
         if incoming is None or self.is_deaf:
             return
-        if self._in_body:
-            if self._arrived:
-                self._take_body(incoming)
+        if self._in_body and self._arrived:
+            self._take_body(incoming)
+            self._head_bytes = 0
             return
+        # Of a head, or of sizes and trailers of chunks, which the parser keeps until they end. What
+        # came behind the end of another request says nothing of how long this one's head is.
         self._is_new = not self._head_bytes
-        self._head_bytes += len(data)
+        self._head_bytes += len(data) if len(self.read) == before else 1
         if self._head_bytes > HEAD_LIMIT + len(data):
             self._refuse(refusals.head_too_large(f"more than {HEAD_LIMIT} bytes"))
 
@@ -116,23 +110,39 @@ class RequestReader:
         patience_s = limits.body_idle_s + self._size / limits.body_floor
         return min(limits.body_idle_s, self._body_since + patience_s - self._front.wheel.now)
 
-    def _read_without_upgrade(self, rest: bytes) -> None:
-        """Read a request that offers another protocol as if it did not.
+    def _parse(self, data: bytes | memoryview) -> memoryview | None:
+        """Have the parser read this; return what it left alone, behind an offer of another protocol."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return memoryview(data)[upgrade.args[0] :]
+        except httptools.HttpParserCallbackError:
+            # Ours, not the client's: a bug in one of the callbacks below.
+            log.exception("reading a request failed")
+            self._refuse(refusals.internal())
+        except httptools.HttpParserError as error:
+            if not self.is_deaf:
+                self._refuse(refusals.malformed(error))
+        return None
+
+    def _parse_without_offer(self, rest: memoryview) -> memoryview | None:
+        """Read a request that offers another protocol as if it did not, and what stands behind it.
 
         Java's client offers HTTP/2 with its first request, and the parser leaves everything
         behind such a head alone: so a new one reads the head again, without the offer.
         """
         offered, self._offered = self._offered, None
         if offered is None or self.is_deaf:
-            return
+            return None
         if offered.method == b"CONNECT":
             # To the parser every CONNECT is an upgrade: read again, it would be one again.
             self._refuse(
                 RequestError("CONNECT is for proxies, and this is none", code="invalid_http")
             )
-            return
+            return None
         self._parser = httptools.HttpRequestParser(self)
-        self.feed(without_offer(offered) + rest)
+        self._parse(without_offer(offered))
+        return self._parse(rest) if rest else None
 
     # httptools' side
 
@@ -209,7 +219,7 @@ class RequestReader:
             try:
                 self._grant = front.ingress.authorise(incoming)
             except RequestError as error:
-                return error
+                return error.with_traceback(None)  # its frames know it: a cycle
         if incoming.expects_continue:
             self._invite_body()
         return None

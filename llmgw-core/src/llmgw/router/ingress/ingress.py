@@ -64,7 +64,8 @@ class Ingress:
             envelope = self._envelope(request, route, grant)
         except RequestError as error:
             self._forward.metrics.count_refused(None, error.status)
-            raise
+            # Its frames know it, and the body: together they would wait for the collector.
+            raise error.with_traceback(None) from None
         if self._forward.tracing is not None:
             self._forward.tracing.begin(envelope)
         return Exchange(self._forward, client, envelope)

@@ -9,7 +9,6 @@ class Request:
     """Head and body of one request. Filled by the front while it reads."""
 
     __slots__ = (
-        "accept_encoding",
         "body",
         "content_encoding",
         "content_type",
