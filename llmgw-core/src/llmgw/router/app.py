@@ -161,7 +161,7 @@ class Router:
             new = kept.get(old.id)
             if new is old:
                 continue
-            if new is None or (new.incarnation, new.url) != (old.incarnation, old.url):
+            if new is None or not new.is_same_process(old):
                 self.pool.forget(old.id)
         self._endpoints, self._epoch = endpoints, epoch
         self._swap()
@@ -236,11 +236,15 @@ class Router:
                 self._access.flush()
 
     async def drain(self, limit_s: float) -> None:
-        """Become unready, then wait until no request is in flight, at most `limit_s`."""
+        """Become unready, then wait until no request is left, at most `limit_s`; who then still
+        waits in line is told why, before connections are cut."""
         self._draining = True
         with anyio.move_on_after(limit_s):
-            while any(state.in_flight for state in self.selector.states()):
+            while self.admission.queued() or any(
+                state.in_flight for state in self.selector.states()
+            ):
                 await self.clock.sleep(0.1)
+        self.admission.refuse_all()
 
     async def metrics_page(self) -> bytes:
         """Return the metrics in Prometheus' text format, written without holding the loop."""

@@ -142,12 +142,6 @@ class Reloads:
         )
 
 
-def _in_one_line(error: LlmgwError) -> str:
-    if isinstance(error, ConfigError):
-        return f"{error.source}: {'; '.join(str(problem) for problem in error.problems)}"
-    return str(error)
-
-
 def _stamps(files: set[Path]) -> Iterator[tuple[str, int, int, int]]:
     for path in sorted(files):
         try:

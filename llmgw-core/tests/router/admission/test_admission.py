@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from llmgw.domain.endpoints import ModelState
-from llmgw.errors import RequestError
 
 MakeHall = Callable[..., Any]
 
@@ -344,7 +343,7 @@ async def test_models_do_not_wait_for_each_other(make_hall: MakeHall) -> None:
 def test_the_end_of_the_router_is_told_to_everybody(make_hall: MakeHall) -> None:
     hall = make_hall()
     asked = [hall.ask() for _ in range(3)]
-    hall.admission.refuse_all(RequestError("ending", status=503, code="shutting_down"))
+    hall.admission.refuse_all()
     assert [item.fate for item in asked] == ["shutting_down"] * 3
     assert hall.admission.queued() == {}
 

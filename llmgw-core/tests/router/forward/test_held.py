@@ -112,3 +112,13 @@ async def test_a_client_that_leaves_the_queue_is_never_sent_to_an_engine(
         asleep.router.publish_endpoints((make_endpoint(engine.url),), Epoch(1))
         assert (await asleep.chat()).status == 200
     assert len(engine.requests) == 1
+
+
+async def test_whoever_waits_at_the_end_of_the_router_is_told_so(asleep: Any) -> None:
+    asked = asyncio.create_task(asleep.chat())
+    await eventually(lambda: asleep.router.usage().queued.get("demo"))
+    await asleep.router.drain(0.2)
+    answer = await asked
+    assert answer.status == 503
+    assert answer.error()["code"] == "shutting_down"
+    assert answer.header("retry-after") == "1"

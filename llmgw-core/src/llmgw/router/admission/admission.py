@@ -186,11 +186,11 @@ class Admission(Generic[R]):
                 if not ticket.has_valid_key:
                     self._refuse(line, ticket, invalid_key())
 
-    def refuse_all(self, error: RequestError) -> None:
+    def refuse_all(self) -> None:
         """Refuse everybody who waits: the router is about to end."""
         for line in tuple(self._lines.values()):
             for ticket in line.waiting():
-                self._refuse(line, ticket, error)
+                self._refuse(line, ticket, refusals.ending())
 
     def _serve(self, line: ModelLine[R]) -> None:
         # A callback may give its slot back at once, which leads here again from within. The

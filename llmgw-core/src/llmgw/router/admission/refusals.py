@@ -91,6 +91,17 @@ def _missing_half(route: ModelRoute) -> str:
     return ""
 
 
+def ending() -> RequestError:
+    """The router ends while the request waits; another one may take it at once."""
+    return RequestError(
+        "this router is being stopped; try again",
+        status=503,
+        code="shutting_down",
+        kind="server_error",
+        retry_after_s=1.0,
+    )
+
+
 def withdrawn(name: str) -> RequestError:
     """The model left the catalog while the request waited."""
     return RequestError(
