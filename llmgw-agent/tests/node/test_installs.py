@@ -33,6 +33,10 @@ class ToyAdapter(FakeEngineAdapter):
     def __init__(self, locks: dict[str, str]) -> None:
         self.locks = locks
 
+    @property
+    def locked_versions(self) -> tuple[str, ...]:
+        return tuple(self.locks)
+
     def requirements(self, version: str) -> str:
         if version not in self.locks:
             raise PermanentError(f"no lock for toy {version}; there are: {', '.join(self.locks)}")

@@ -25,7 +25,7 @@ from llmgw.errors import Problem
 from llmgw_engine_vllm.argv import HANDOVER_ENGINES, PORTS, SIDE_CHANNEL, serve_argv
 from llmgw_engine_vllm.failures import explain_exit
 from llmgw_engine_vllm.load import parse_load
-from llmgw_engine_vllm.locks import requirements
+from llmgw_engine_vllm.locks import LOCKS, requirements
 from llmgw_engine_vllm.memory import read_memory
 from llmgw_engine_vllm.options import REFUSED, REFUSED_ENV, KvTransfer, VllmOptions
 from llmgw_engine_vllm.pairing import NixlPairing
@@ -96,6 +96,10 @@ class VllmAdapter:
         """Return `max_num_seqs` over all data-parallel engines; without it the device decides."""
         options = _options(spec)
         return options.max_num_seqs * spec.data if options.max_num_seqs else None
+
+    @property
+    def locked_versions(self) -> tuple[str, ...]:
+        return tuple(LOCKS)
 
     def requirements(self, version: str) -> str:
         return requirements(version)

@@ -189,6 +189,12 @@ class LoadsAdapters(Protocol):
 class Installable(Protocol):
     """The agent may install the engine into an isolated environment."""
 
+    @property
+    def locked_versions(self) -> tuple[str, ...]:
+        """The versions that `requirements` has a text for. Placement counts on them, so that a
+        profile which names another one, or none, is refused and not started in vain."""
+        ...
+
     def requirements(self, version: str) -> str:
         """Return a hash-locked requirements text for this version.
 

@@ -41,14 +41,21 @@ def simulate(fleet: Path, catalog: Path, policy: str, awake: bool) -> None:
             "arguments",
             [Problem(path="--policy", message=f"no policy {policy!r}; there are: {known}")],
         )
+    models = read_catalog(catalog)
+    asked = {(item.engine, item.version) for model in models for item in model.profiles}
     engines = {
-        # On a described node, whatever is asked for can be installed.
-        name: Engine(traits=adapter.traits, installable=True)
+        # On a described node, whatever version is asked for can be installed.
+        name: Engine(
+            traits=adapter.traits,
+            installable=frozenset(
+                version for engine, version in asked if engine == name and version is not None
+            ),
+        )
         for name, adapter in registry.engines.items()
     }
     found = rehearse(
         read_fleet(fleet, engines),
-        read_catalog(catalog),
+        models,
         policy=registry.policies[policy],
         engines=engines,
         awake=awake,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from llmgw.contracts.engine import EngineTraits
 from llmgw.contracts.placement import Candidate, PlacementRequest, Score, Verdict, Veto
 from llmgw.control.decide.codes import RefusalCode as Code
 from llmgw.control.decide.explain import explain_refused
@@ -21,6 +22,7 @@ from llmgw.control.decide.refusals import nearness
 from llmgw.control.decide.snapshot import (
     Avoidance,
     ClusterSnapshot,
+    Engine,
     Limits,
     NodeRecord,
     ReplicaRecord,
@@ -282,6 +284,24 @@ def test_a_node_that_the_site_gave_a_lock_to_may_install_that_version(
     (other,) = place(snapshot([gpu(version="site-2")], nodes))
     assert isinstance(other, Refusal)
     assert {part.code for part in other.parts} == {"engine_missing"}
+
+
+def test_only_versions_with_a_lock_are_counted_on_and_the_refusal_names_them(
+    snapshot: MakeSnapshot,
+) -> None:
+    engines = {values.ENGINE: Engine(traits=EngineTraits(), installable=frozenset({"2", "1"}))}
+    bare = [values.inventory("a", devices=1, engines=())]
+    (placed,) = place(snapshot([gpu(version="2")], bare, engines=engines))
+    assert where([placed]) == ["a"]
+    for version, why in (
+        (None, "a has no fake and the profile names no version to install"),
+        ("3", "a has no fake 3 and cannot install it by itself"),
+    ):
+        (answer,) = place(snapshot([gpu(version=version)], bare, engines=engines))
+        assert isinstance(answer, Refusal)
+        (part,) = answer.parts
+        assert (part.code, part.sentence) == ("engine_missing", why)
+        assert "`version` that it can install: 1, 2;" in (part.hint or "")
 
 
 def test_every_code_has_a_meaning_for_the_handbook() -> None:

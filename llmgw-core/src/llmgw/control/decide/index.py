@@ -114,7 +114,8 @@ class FleetIndex:
             found &= self.fabrics.get(need.node_fabric, 0)
         if need.engine is None:
             return 0
-        if not need.engine.installable and need.profile.command is None:
+        profile = need.profile
+        if profile.version not in need.engine.installable and profile.command is None:
             found &= self.engines.get((need.profile.engine, need.profile.version), 0)
         if need.profile.role is not None:
             for known in self.accounts.nodes.values():

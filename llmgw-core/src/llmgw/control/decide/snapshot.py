@@ -159,7 +159,7 @@ class Engine:
     """What decisions know of an engine kind."""
 
     traits: EngineTraits
-    installable: bool = False
+    installable: frozenset[str] = frozenset()  #: versions that any node can install by itself
     sleep_levels: Callable[[ShardSpec], frozenset[int]] = lambda _: frozenset()
     """At which levels an engine with this spec can sleep; pure."""
     adapter_model: Callable[[ShardSpec, str], str] = lambda _, name: name
