@@ -350,11 +350,34 @@ def test_an_address_off_this_machine_needs_tls_and_keys(
         ("http://x/v1/", "must leave out /v1"),
         ("http://x?a=1", "must end with its path"),
         ("http://x:port", "Port could not be cast"),
+        ("http://движок:8000", "must have its host as xn--"),
+        ("http://a..b:8000", "has a host that no name server knows"),
     ],
 )
 def test_an_endpoint_url_is_a_base_url(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
         load(None, None, {"endpoints": [{"id": "e", "url": url, "models": ["m"]}]})
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"headers": {"x-a": "hunter2\r\nhost: other"}}, "must have values of one line"),
+        ({"headers": {"x-a": "hunter2 é"}}, "must have values of one line"),
+        ({"headers": {"x-a:": "hunter2"}}, "must have names of letters"),
+        ({"headers": {"Host": "hunter2"}}, "must leave out 'Host'"),
+        ({"id": "e\n"}, "must be one line of text"),
+        ({"pool": "a\nb"}, "must be one line of text"),
+        ({"health_path": "health"}, "must be a path"),
+        ({"health_path": "/a b"}, "must be a path"),
+        ({"health_path": "/здоровье"}, "must be a path"),
+    ],
+)
+def test_what_goes_into_heads_cannot_end_them(setting: dict[str, object], said: str) -> None:
+    endpoint = {"id": "e", "url": "http://x", "models": ["m"], **setting}
+    with pytest.raises(ConfigError, match=said) as raised:
+        load(None, None, {"endpoints": [endpoint]})
     assert "hunter2" not in str(raised.value)
 
 

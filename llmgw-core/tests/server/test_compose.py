@@ -86,6 +86,15 @@ def test_an_empty_key_file_never_means_that_no_key_is_needed(tmp_path: Path) -> 
         static_endpoints(settings.endpoints, {})
 
 
+@pytest.mark.parametrize("key", ["secret\r\nhost: other", "secret é"])
+def test_a_key_that_would_end_a_head_is_refused_and_not_shown(tmp_path: Path, key: str) -> None:
+    (tmp_path / "key").write_text(key, newline="")
+    settings = loaded(endpoints=[{**ENDPOINT, "api_key_file": str(tmp_path / "key")}]).settings
+    with pytest.raises(ConfigError, match="holds more than one line, or no plain ASCII") as raised:
+        static_endpoints(settings.endpoints, {})
+    assert "secret" not in str(raised.value)
+
+
 class Published:
     """Keeps what it was told last."""
 

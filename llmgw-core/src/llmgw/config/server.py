@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr
 
 from llmgw.config.addresses import Address, network
+from llmgw.config.heads import base_url, header_fields, one_line, url_path
 from llmgw.config.section import Seconds, Section
 from llmgw.domain.catalog import Model
 from llmgw.domain.ids import model_name_problem
@@ -35,24 +36,8 @@ def _admin_url(text: str) -> str:
     return url
 
 
-def _base_url(text: str) -> str:
-    url = text.strip().rstrip("/")
-    parts = urlsplit(url)
-    # First, since the other messages show the URL.
-    if "@" in parts.netloc or parts.username is not None:
-        raise ValueError("must not hold a user or password; use api_key_file or headers")
-    if parts.query or parts.fragment:
-        raise ValueError("must end with its path, without ? or #")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"must be an http or https URL such as http://127.0.0.1:8000, got {url!r}")
-    if parts.path.endswith("/v1"):
-        raise ValueError(f"must leave out /v1, which is added to each request, got {url!r}")
-    _ = parts.port  # raises ValueError where it is no port
-    return url
-
-
 def _traces_url(text: str) -> str:
-    url = _base_url(text)
+    url = base_url(text)
     return url if urlsplit(url).path else f"{url}/v1/traces"
 
 
@@ -65,15 +50,15 @@ def _model_name(text: str) -> str:
 class StaticEndpoint(Section):
     """An engine that llmgw did not start and does not supervise."""
 
-    id: Annotated[str, Field(min_length=1)]
+    id: Annotated[str, Field(min_length=1), AfterValidator(one_line)]
     """Its name in metrics, logs and `llmgw ctl endpoints`."""
-    url: Annotated[str, AfterValidator(_base_url)]
+    url: Annotated[str, AfterValidator(base_url)]
     """http or https base URL, without `/v1`; a slash at its end is dropped."""
     models: Annotated[tuple[Annotated[str, AfterValidator(_model_name)], ...], Field(min_length=1)]
     """Names that it answers to, the canonical one first."""
     engine: str = ""
     """Adapter whose metrics and errors it has; empty: unknown."""
-    pool: str = "static"
+    pool: Annotated[str, AfterValidator(one_line)] = "static"
     """The part of the fleet that it belongs to, for routing profiles with `pools`."""
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Share of traffic among endpoints of equal priority."""
@@ -81,9 +66,9 @@ class StaticEndpoint(Section):
     """Higher is preferred; lower ones get what does not fit."""
     api_key_file: Path | None = None
     """File with the bearer token that the engine asks for."""
-    headers: Mapping[str, str] = {}
+    headers: Annotated[Mapping[str, str], AfterValidator(header_fields)] = {}
     """Added to each request."""
-    health_path: str | None = "/health"
+    health_path: Annotated[str, AfterValidator(url_path)] | None = "/health"
     """Looked at by the router; null: never."""
     max_inflight: Annotated[int, Field(ge=1)] | None = None
     """Requests at a time; null: not limited."""
@@ -295,13 +280,13 @@ class TlsSettings(Section):
 class OidcSettings(Section):
     """Sign-in to the page by an OpenID provider. Needs the extra `oidc`."""
 
-    issuer: Annotated[str, AfterValidator(_base_url)]
+    issuer: Annotated[str, AfterValidator(base_url)]
     """URL of the provider, below which `/.well-known/openid-configuration` is."""
     client_id: Annotated[str, Field(min_length=1)]
     """As which the provider knows this page; its redirect URI is `<page_url>/admin/oidc/callback`."""
     client_secret_file: Path | None = None
     """File with the client's secret; null: a public client (PKCE is used in either case)."""
-    page_url: Annotated[str, AfterValidator(_base_url)]
+    page_url: Annotated[str, AfterValidator(base_url)]
     """Where browsers find the page, e.g. `https://gw.example:8081`."""
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     """What is asked for; the claim below may need one more."""

@@ -79,6 +79,8 @@ def _credential(index: int, said: StaticEndpoint) -> Secret | None:
         raise _refusal(index, f"{said.api_key_file} cannot be read") from error
     if not key:
         raise _refusal(index, f"{said.api_key_file} is empty")
+    if not (key.isascii() and key.isprintable()):
+        raise _refusal(index, f"{said.api_key_file} holds more than one line, or no plain ASCII")
     return Secret(key)
 
 
