@@ -33,8 +33,8 @@ class LocalSource:
         if root is None:
             roots = ", ".join(str(root) for root in context.roots) or "none"
             raise PermanentError(
-                f"{path} lies under none of this node's weights roots ({roots}): start the agent "
-                f"with --weights-root {path.parent}"
+                f"{path} lies under none of this node's weights roots ({roots}): put it there, or "
+                "start the agent with --weights-root and the folder that holds weights alone"
             )
         mode = _mode(root, path)
         if stat.S_ISREG(mode):
