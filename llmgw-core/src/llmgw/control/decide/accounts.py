@@ -167,9 +167,11 @@ class Accounts:
                 continue
             registered += 1
             account = self.nodes.get(node)
-            if account is None or account.record.machine != record.machine:
+            if account is None:
                 return None
             if account.record is not record:
+                if account.record.machine != record.machine:
+                    return None
                 changed.add(record.machine)
         return changed if registered == len(self.nodes) else None
 

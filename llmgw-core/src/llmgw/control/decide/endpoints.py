@@ -206,14 +206,17 @@ def model_statuses(
         state, refusal = ModelState.SERVING, None
         if serving is None or None not in serving.roles:
             roles = serving.roles if serving is not None else frozenset()
-            parts = parts_of(model)
-            shares = zip(parts, share_out(parts, snapshot.replicas_of(model.name)), strict=True)
-            missing = [
-                _without_endpoint(snapshot, part, mine)
-                for part, mine in shares
-                if role_of(part) not in roles
-            ]
-            state, refusal = max(missing, key=_how_far, default=(state, refusal))
+            records = snapshot.replicas_of(model.name)
+            if model.has_roles:
+                parts = parts_of(model)
+                missing = [
+                    _without_endpoint(snapshot, part, mine)
+                    for part, mine in zip(parts, share_out(parts, records), strict=True)
+                    if role_of(part) not in roles
+                ]
+                state, refusal = max(missing, key=_how_far, default=(state, refusal))
+            else:
+                state, refusal = _without_endpoint(snapshot, model, records)
         status = made.status(
             model, state, refusal, wake_s.get(model.name), created.get(model.name, 0)
         )

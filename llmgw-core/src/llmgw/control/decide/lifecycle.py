@@ -71,7 +71,7 @@ def judge_nodes(
     fleet = [item for item in fleet if item.state is not NodeState.FENCED]
     for item in fleet:
         silent_s = now - item.last_seen
-        found = _by_silence(item, silent_s, limits)
+        found, step_s = _by_silence(silent_s, limits, session_live=item.session_live)
         if item.state is NodeState.LOST:
             if found is NodeState.READY:  # once lost, only a sign of life takes it back
                 changed[item.node] = found
@@ -80,7 +80,7 @@ def judge_nodes(
             due.append(item)
         if found is not item.state:
             changed[item.node] = found
-        if (step_s := _next_step(silent_s, limits)) is not None:
+        if step_s is not None:
             waits.append(step_s)
     held = due
     if due and now >= grace_until:
@@ -103,23 +103,19 @@ def judge_nodes(
     )
 
 
-def _by_silence(item: Vitals, silent_s: float, limits: SilenceLimits) -> NodeState:
-    if silent_s >= limits.disconnected_after:
-        return NodeState.DISCONNECTED
-    if silent_s >= limits.suspect_after or not item.session_live:
-        return NodeState.SUSPECT  # without a session nothing can be ordered there anyway
-    return NodeState.READY
-
-
-def _next_step(silent_s: float, limits: SilenceLimits) -> float | None:
-    """Return after how long its silence will mean more; None: it means all that it can."""
+def _by_silence(
+    silent_s: float, limits: SilenceLimits, *, session_live: bool
+) -> tuple[NodeState, float | None]:
+    """Return what a silence means, and after how long more; None: it means all that it can."""
     if silent_s < limits.suspect_after:
-        return limits.suspect_after - silent_s
+        # Without a session nothing can be ordered there anyway.
+        state = NodeState.READY if session_live else NodeState.SUSPECT
+        return state, limits.suspect_after - silent_s
     if silent_s < limits.disconnected_after:
-        return limits.disconnected_after - silent_s
+        return NodeState.SUSPECT, limits.disconnected_after - silent_s
     if limits.lost_after is None or silent_s >= limits.lost_after:
-        return None
-    return limits.lost_after - silent_s
+        return NodeState.DISCONNECTED, None
+    return NodeState.DISCONNECTED, limits.lost_after - silent_s
 
 
 def _held_by_brake(

@@ -71,7 +71,7 @@ class Memory:
 
     def begin(self, snapshot: ClusterSnapshot) -> None:
         """Begin a pass: forget which models were at rest if it rested on something else."""
-        draining = frozenset(name for name, node in snapshot.nodes.items() if node.draining)
+        draining = frozenset([name for name, node in snapshot.nodes.items() if node.draining])
         ground = (snapshot.limits, snapshot.hashes, draining, snapshot.facts)
         before, self._ground = self._ground, ground
         if before != self._ground:

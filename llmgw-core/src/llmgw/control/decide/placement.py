@@ -259,20 +259,28 @@ class Placer:
 
     def _gangs(self, need: Need) -> list[Candidate]:
         """Return one candidate per set of nodes that share a fabric and all have room at once."""
-        groups: dict[tuple[str, str], list[_Offer]] = {}
+        groups: dict[tuple[str, str], dict[str, _Offer]] = {}
         for account in chain.from_iterable(
             self.index.members(level) for level in self.index.levels(need)
         ):
-            devices = examine(self.accounts, account, need)
-            if isinstance(devices, Refusal):
+            machine = account.record.machine
+            open_ = [
+                offers
+                for item in _fabrics(account.inventory, need)
+                # A gang spans machines: a second agent on one of them adds nothing.
+                if len(offers := groups.setdefault(item, {})) < need.shards
+                and machine not in offers
+            ]
+            if not open_:
                 continue
-            for item in _fabrics(account.inventory, need):
-                groups.setdefault(item, []).append(_Offer(account, devices))
+            devices = examine(self.accounts, account, need)
+            if not isinstance(devices, Refusal):
+                for offers in open_:
+                    offers[machine] = _Offer(account, devices)
         found: list[Candidate] = []
         for _, offers in sorted(groups.items()):
-            apart = _one_per_machine(offers)
-            if len(apart) >= need.shards:
-                chosen = sorted(apart[: need.shards], key=lambda offer: offer.account.id)
+            if len(offers) == need.shards:
+                chosen = sorted(offers.values(), key=lambda offer: offer.account.id)
                 found.append(Candidate(offers=tuple(self._offer(item, need) for item in chosen)))
         return found
 
@@ -310,17 +318,6 @@ def _fabrics(inventory: NodeInventory, need: Need) -> Iterator[tuple[str, str]]:
     for key, value in inventory.fabric.items():
         if not key.endswith(".address") and need.node_fabric in (None, key):
             yield key, value
-
-
-def _one_per_machine(offers: Sequence[_Offer]) -> list[_Offer]:
-    """Leave out a second agent on the same machine: a gang spans machines."""
-    seen: set[str] = set()
-    apart: list[_Offer] = []
-    for offer in offers:
-        if offer.account.record.machine not in seen:
-            seen.add(offer.account.record.machine)
-            apart.append(offer)
-    return apart
 
 
 def place_model(

@@ -27,6 +27,7 @@ from llmgw.control.decide.setbacks import (
     setback_after,
 )
 from llmgw.control.decide.snapshot import (
+    NO_PRESSURE,
     Avoidance,
     ClusterSnapshot,
     Intent,
@@ -149,7 +150,7 @@ class _Pass:
             target = target_of(self.snapshot, part, roles)
             if target.count != len(roles.fresh) or target.recheck_after_s is not None:
                 return False
-            if target.pressure != Pressure():
+            if target.pressure != NO_PRESSURE:
                 return False
         return True
 
@@ -178,7 +179,7 @@ class _Pass:
                 self.waits.append(self.snapshot.limits.resend_after)
         self._keep_asleep(model, roles)
         target = target_of(self.snapshot, model, roles)
-        if target.pressure != Pressure():
+        if target.pressure != NO_PRESSURE:
             self.pressure[key_of(model)] = target.pressure
         if target.recheck_after_s is not None:
             self.waits.append(target.recheck_after_s)

@@ -174,6 +174,9 @@ class Pressure:
     below_since: float | None = None
 
 
+NO_PRESSURE = Pressure()
+
+
 @dataclass(slots=True)
 class _Sorted:
     """What a snapshot lists, by name; made when first asked for, which most are never."""

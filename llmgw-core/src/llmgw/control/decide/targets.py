@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from llmgw.control.decide.parts import key_of
 from llmgw.control.decide.roles import Roles, idle_s, is_busy, is_serving, resident_s, usage_of
-from llmgw.control.decide.snapshot import ClusterSnapshot, Pressure, ReplicaRecord, Wanted
+from llmgw.control.decide.snapshot import (
+    NO_PRESSURE,
+    ClusterSnapshot,
+    Pressure,
+    ReplicaRecord,
+    Wanted,
+)
 from llmgw.domain.catalog import Model
 from llmgw.domain.units import counted
 
@@ -22,7 +28,7 @@ class Target:
 
     count: int
     because: str
-    pressure: Pressure = field(default_factory=Pressure)
+    pressure: Pressure = NO_PRESSURE
     recheck_after_s: float | None = None
 
 
@@ -55,7 +61,7 @@ def target_of(snapshot: ClusterSnapshot, model: Model, roles: Roles) -> Target:
     asked = min(max(math.ceil(load / scale.target_inflight), lowest, 1), scale.max)
     if not snapshot.usage_known or asked == have:
         return Target(count=have, because="as many as before", recheck_after_s=idle_recheck)
-    before = snapshot.pressure.get(key_of(model), Pressure())
+    before = snapshot.pressure.get(key_of(model), NO_PRESSURE)
     if asked > have:
         since = snapshot.now if before.above_since is None else before.above_since
         left_s = since + limits.scale_up_after - snapshot.now
@@ -68,7 +74,7 @@ def target_of(snapshot: ClusterSnapshot, model: Model, roles: Roles) -> Target:
         # One at a time: the next one goes after it has been seen that this one is not missed.
         count = have - 1 if left_s <= 0 else have
         because = f"{asked} would do for {counted(load, 'request')}"
-        pressure = Pressure() if left_s <= 0 else Pressure(below_since=since)
+        pressure = NO_PRESSURE if left_s <= 0 else Pressure(below_since=since)
     waits = [wait for wait in (left_s if left_s > 0 else None, idle_recheck) if wait is not None]
     return Target(
         count=count, because=because, pressure=pressure, recheck_after_s=min(waits, default=None)

@@ -242,13 +242,9 @@ class Inventory:
                 longest_s = now - last_seen
                 break
             silent.append(node)
+        nodes, heard = self._nodes, self._last_seen
         vitals = [
-            Vitals(
-                node=node,
-                state=(record := self._nodes[node]).state,
-                last_seen=self._last_seen[node],
-                session_live=record.session is not None,
-            )
+            Vitals(node, (record := nodes[node]).state, heard[node], record.session is not None)
             for node in silent
         ]
         return judge_nodes(
@@ -279,7 +275,8 @@ class Inventory:
 
     def _heard(self, record: NodeRecord, now: float) -> None:
         """Note a sign of life: of a node that was silent it changes the state."""
-        self._see(record.id, now)
+        self._last_seen[record.id] = now
+        self._last_seen.move_to_end(record.id)
         if record.state is not NodeState.READY:
             self._judge_soon()
 
