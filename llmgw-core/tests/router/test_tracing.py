@@ -261,3 +261,16 @@ def _access(router: Any) -> str:
     router.router._access.flush()
     router.router._access.close()
     return str(router.access.getvalue().decode())
+
+
+async def test_what_belongs_to_no_request_is_a_span_of_its_length(
+    start_router: Any, collector: Collector
+) -> None:
+    async with ScriptedEngine(OK) as engine:
+        router = await start_router(engine.url, settings=traced(collector))
+        router.router.forward.tracing.note("plan", took_s=1.5, attributes={"llmgw.plan.actions": 2})
+        flush(router.router)
+    (span,) = collector.spans
+    assert (span.name, span.kind) == ("plan", Span.SPAN_KIND_INTERNAL)
+    assert span.end_time_unix_nano - span.start_time_unix_nano == 1_500_000_000
+    assert attributes(span) == {"llmgw.plan.actions": 2}

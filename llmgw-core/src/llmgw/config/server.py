@@ -172,7 +172,7 @@ class Queueing(Section):
 
 
 class TracingSettings(Section):
-    """Spans of requests, for an OpenTelemetry collector. Needs the extra `otel`."""
+    """Spans of requests and of a leader's orders, for an OpenTelemetry collector. Needs the extra `otel`."""
 
     endpoint: Annotated[str, AfterValidator(_traces_url)]
     """Where the collector takes OTLP over HTTP, e.g. `http://127.0.0.1:4318`; `/v1/traces` is added

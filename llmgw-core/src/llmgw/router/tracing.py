@@ -1,4 +1,4 @@
-"""A span for each request, posted to an OpenTelemetry collector (extra `otel`).
+"""Spans of requests, and of what is noted beside them, for an OpenTelemetry collector (extra `otel`).
 
 The SDK batches spans and posts them in a thread of its own; what it cannot get rid of it drops.
 Names are those of the conventions for generative AI, where there are some. Prompts, answers and
@@ -11,7 +11,8 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import cast
 
@@ -95,6 +96,18 @@ class RequestTracing:
             then(ending)
 
         return end
+
+    def note(self, name: str, *, took_s: float, attributes: Mapping[str, Attribute]) -> None:
+        """Keep a span of something that has just ended."""
+        ended = time.time_ns()
+        span = self._tracer.start_span(
+            name,
+            context=Context(),
+            kind=SpanKind.INTERNAL,
+            attributes=attributes,
+            start_time=ended - int(took_s * 1e9),
+        )
+        span.end(ended)
 
     def close(self) -> None:
         """Post what is left. Waits, but not for long: the collector may be away."""

@@ -203,6 +203,7 @@ def _fleet(
         sinks=tuple(registry.sinks(settings.plugins).objects.values()),
         usage=UsageOfAll([router, feed]),
         events=store.events,
+        spans=router.forward.tracing,
         agent_version=".".join(metadata.version("llmgw-core").split(".")[:2]),
         clock=clock,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from llmgw.control.decide.commands import commands_of
 from llmgw.control.decide.reconcile import Decision
-from llmgw.control.decide.snapshot import ClusterSnapshot, ReplicaRecord
+from llmgw.control.decide.snapshot import ClusterSnapshot, Order, ReplicaRecord
 from llmgw.control.observe import Stores
 from llmgw.control.state.told import Told
 from llmgw.domain.commands import Command
@@ -66,15 +66,18 @@ class Carrier:
         if session is not None:
             self._told.note(session, commands, now=snapshot.now)
 
-    def finish(self, errand: Errand) -> None:
-        """Close stop orders of which no shard is left and every node has been told."""
+    def finish(self, errand: Errand) -> tuple[Order, ...]:
+        """Close stop orders of which no shard is left and every node has been told; return them."""
         stores = self._stores
+        ended: list[Order] = []
         for record in errand.stopping:
             if any(stores.replicas.is_reported(spec.id, node) for node, spec in record.shards):
                 continue
             if self._told.is_ended(record, stores.inventory.nodes):
-                stores.desired.drop(record.id)
+                if (order := stores.desired.drop(record.id)) is not None:
+                    ended.append(order)
                 stores.wake.ring()
+        return tuple(ended)
 
 
 def records_of(snapshot: ClusterSnapshot, decision: Decision) -> Mapping[ReplicaId, ReplicaRecord]:

@@ -11,6 +11,7 @@ from llmgw.clock import Clock
 from llmgw.contracts.sinks import CatalogSink, EndpointSink, Published, Sink
 from llmgw.control.decide.endpoints import MadeEndpoints, find_endpoints, model_statuses
 from llmgw.control.decide.snapshot import ClusterSnapshot
+from llmgw.control.loops.spans import Spans, note_ready
 from llmgw.control.observe import Fingerprint, Observer, Stores
 from llmgw.control.state.wake import Bell
 from llmgw.domain.endpoints import Endpoint, ModelStatus
@@ -43,8 +44,12 @@ class Publisher:
         made: MadeEndpoints,
         clock: Clock,
         interval_s: float,
+        spans: Spans | None = None,
     ) -> None:
-        """made: shared with views, so that they need not make what is published already."""
+        """made: shared with views, so that they need not make what is published already.
+
+        spans: None: nobody follows from outside how long starts take.
+        """
         self._stores = stores
         self._observer = observer
         self._endpoint_sinks = endpoint_sinks
@@ -53,6 +58,7 @@ class Publisher:
         self._feeds = [_SinkFeed(sink, clock) for sink in sinks]
         self._clock = clock
         self._interval_s = interval_s
+        self._spans = spans
         self._measured: dict[str, float] = {}  #: start of the order that was measured, by replica
         self._made = made
         self._published: Fingerprint | None = None
@@ -118,9 +124,10 @@ class Publisher:
                 continue
             if self._measured.get(record.id) != order.since:
                 self._measured[record.id] = order.since
-                self._stores.wake.measured(
-                    record.replica.model, max(0.0, record.replica.since - order.since)
-                )
+                took_s = max(0.0, record.replica.since - order.since)
+                self._stores.wake.measured(record.replica.model, took_s)
+                if self._spans is not None:
+                    note_ready(self._spans, record, order, took_s=took_s)
         if len(self._measured) > len(snapshot.replicas):
             known = {record.id for record in snapshot.replicas}
             self._measured = {key: since for key, since in self._measured.items() if key in known}

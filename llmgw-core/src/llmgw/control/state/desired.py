@@ -120,12 +120,14 @@ class Desired:
             self.revision += 1
         return new
 
-    def drop(self, replica: ReplicaId) -> None:
-        """The order has been carried out, or its node is gone for good."""
+    def drop(self, replica: ReplicaId) -> Order | None:
+        """Forget the order, which has been carried out, or whose node is gone for good; return it."""
         self._withdrawn.pop(replica, None)
         self._adapted.pop(replica, None)
-        if self.orders.pop(replica, None) is not None:
+        order = self.orders.pop(replica, None)
+        if order is not None:
             self.revision += 1
+        return order
 
     def forget_node(self, node: NodeId) -> None:
         """Drop orders for a node that an operator says runs nothing."""

@@ -38,7 +38,7 @@ class Ending(msgspec.Struct, kw_only=True):
 
 
 class Tracing(Protocol):
-    """Follows requests for somebody outside. Must not wait."""
+    """Follows requests, and what is noted beside them, for somebody outside. Must not wait."""
 
     def begin(self, envelope: Envelope) -> None:
         """A request is about to look for an endpoint; what engines will see of it may change."""
@@ -46,6 +46,12 @@ class Tracing(Protocol):
 
     def ending(self, then: Callable[[Ending], None]) -> Callable[[Ending], None]:
         """Return what to call at the end of each request that has begun; it calls `then`."""
+        ...
+
+    def note(
+        self, name: str, *, took_s: float, attributes: Mapping[str, str | int | float | bool]
+    ) -> None:
+        """Something that belongs to no request has just ended."""
         ...
 
     def close(self) -> None:
