@@ -84,6 +84,12 @@ class Failure:
     retry_options: Mapping[str, object] | None = None
     """Options to add for one more try at once, e.g. `{"repack": False}` after SIGILL."""
 
+    @property
+    def sentence(self) -> str:
+        """The cause and what was said of it; that a cause is not known is no news."""
+        is_known = self.cause is not FailureCause.UNKNOWN
+        return f"{self.cause}: {self.message}" if is_known else self.message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:

@@ -274,7 +274,7 @@ def _start_failure(record: ReplicaRecord) -> Failure | None:
 def _start_failed(model: Model, failure: Failure) -> Refusal:
     return Refusal(
         code=Code.START_FAILED,
-        sentence=f"{named(model)} does not start: {failure.cause}: {failure.message}",
+        sentence=f"{named(model)} does not start: {failure.sentence}",
         model=model.name,
         hint=failure.hint or f"`llmgw ctl replicas` shows its last lines for {model.name}",
     )

@@ -218,7 +218,7 @@ def _why(shard: Shard, plain: str) -> str:
     if shard.state is ShardState.READY:
         return ""  # an old, survived failure is kept on the shard, but is not why it is ready
     if shard.failure is not None:
-        return f"{shard.failure.cause}: {shard.failure.message}"
+        return shard.failure.sentence
     if shard.progress is not None:
         return shard.progress.what
     return plain
