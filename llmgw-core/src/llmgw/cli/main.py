@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from llmgw.cli.table import help_lines, load_command
+from llmgw.domain.wording import spelled
 from llmgw.errors import ConfigError, LlmgwError
 
 EXIT_FAILED = 1
@@ -93,5 +94,5 @@ def run(arguments: list[str]) -> int:
 
 
 def _say(error: LlmgwError, code: int) -> int:
-    click.echo(f"llmgw: {error}", err=True)
+    click.echo(f"llmgw: {spelled(str(error))}", err=True)
     return code

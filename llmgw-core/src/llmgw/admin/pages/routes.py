@@ -95,6 +95,7 @@ class _Site:
             "blank": texts.blank,
             "number": texts.number,
             "harmless": texts.harmless,
+            "spelled": texts.spelled,
         }
 
     def page(self, view: View) -> Endpoint:

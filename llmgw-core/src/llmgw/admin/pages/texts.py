@@ -8,7 +8,10 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from markupsafe import Markup, escape
+
 from llmgw.domain.units import format_duration
+from llmgw.domain.wording import parts
 
 
 def age(at: float | None, now: float) -> str:
@@ -33,6 +36,14 @@ def mib(value: float | None) -> str:
 def blank(value: object) -> object:
     """Return `-` for what is not known or empty."""
     return "-" if value is None or value == "" or value == () else value
+
+
+def spelled(text: object) -> Markup:
+    """Return a sentence of ours whose marked words are code; all of it is escaped."""
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if is_marked else escape(part)
+        for part, is_marked in parts(str(text))
+    )
 
 
 def number(value: int) -> str:
