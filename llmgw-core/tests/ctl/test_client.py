@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
-from llmgw.ctl.client import Client
+from llmgw.ctl.client import Client, trust_of
 from llmgw.ctl.target import Target
 from llmgw.domain.secret import Secret
-from llmgw.errors import RequestError
+from llmgw.errors import ConfigError, PermanentError, RequestError
+from llmgw.testing.pem import write_pair
 
 FOLLOWER, LEADER = "https://gw-1:8081", "https://gw-2:8081"
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -107,3 +109,32 @@ def test_an_answer_that_only_redirects_is_not_followed() -> None:
     servers = Servers(lambda _: httpx.Response(307, headers={"location": LEADER}))
     servers.client.send("POST", "/catalog", {})
     assert servers.hosts == [FOLLOWER]
+
+
+def test_who_only_looks_changes_nothing_and_may_plan() -> None:
+    servers = Servers(lambda _: httpx.Response(200, text="ok"))
+    servers.client.only_looks = True
+    assert servers.client.get("/nodes") == servers.client.send("POST", "/plan", {}) == "ok"
+    with pytest.raises(PermanentError, match="changes something"):
+        servers.client.send("DELETE", "/nodes/gpu-01")
+    assert len(servers.asked) == 2
+
+
+def test_only_the_named_authority_vouches_for_a_server(tmp_path: Path) -> None:
+    pair = write_pair(tmp_path / "pair")
+    target = Target(server=LEADER, token=None, server_ca=pair / "cert.pem")
+    assert trust_of(target).cert_store_stats()["x509"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "No such file"), ("hello", "no certificate in PEM"), ("", "no certificate in PEM")],
+)
+def test_an_authority_that_cannot_be_read_is_named(
+    content: str | None, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.crt"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match=rf"--server-ca: .*ca\.crt cannot be used: .*{said}"):
+        trust_of(Target(server=LEADER, token=None, server_ca=file))

@@ -37,4 +37,4 @@ def test_of_a_thousand_problems_the_first_are_shown_and_the_rest_counted() -> No
     lines = [line for line in status_text(reply).splitlines() if line.startswith(("!", "  "))]
     assert lines[0] == "! node n0 is lost"
     assert len(lines) == 21
-    assert lines[-1].startswith("  and 980 more;")
+    assert lines[-1].startswith("  and 980 more:")

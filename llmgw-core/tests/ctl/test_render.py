@@ -12,13 +12,18 @@ import termios
 import pytest
 
 from llmgw.adminapi.explain import RefusalReply
-from llmgw.ctl.render import age, plain, refusal_tree, size, table
+from llmgw.ctl.render import age, plain, readable, refusal_tree, size, table
 
 
 def test_columns_are_aligned_and_blanks_are_dashes() -> None:
     assert table(["A", "LONGER"], [["x", None], ["wide one", 5], [(), False], [[], 0]]) == (
         "A         LONGER\nx         -\nwide one  5\n-         no\n-         0"
     )
+
+
+def test_marked_words_of_a_sentence_are_written_as_a_terminal_has_them() -> None:
+    said = readable("see `llmgw ctl node gpu-01`, or drop `fabric`; a lone ` stays, \x1b not")
+    assert said == "see llmgw ctl node gpu-01, or drop 'fabric'; a lone ` stays, \\x1b not"
 
 
 def test_one_row_is_one_line() -> None:
@@ -35,8 +40,20 @@ def test_on_a_terminal_the_sentence_at_the_end_is_cut_and_nothing_else() -> None
     assert narrow == "llama-3.1-8b-1  no node has 80 GiB …"
 
 
-def test_the_width_is_the_terminal_s_and_there_is_none_for_a_pipe() -> None:
-    code = "from llmgw.ctl.session import terminal_width; print(terminal_width())"
+_WIDTH = "from llmgw.ctl.session import terminal_width; print(terminal_width())"
+#: What `watch` runs prints into a string first, which is as wide as the terminal.
+_WATCHED = """\
+import contextlib, sys
+from llmgw.ctl.live import Screen
+from llmgw.ctl.session import terminal_width
+with contextlib.redirect_stdout(Screen()) as screen:
+    print(terminal_width())
+sys.stdout.write(screen.getvalue())
+"""
+
+
+@pytest.mark.parametrize("code", [_WIDTH, _WATCHED], ids=["printed", "watched"])
+def test_the_width_is_the_terminal_s_and_there_is_none_for_a_pipe(code: str) -> None:
     ask = [sys.executable, "-c", code]
     env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     assert subprocess.run(ask, env=env, capture_output=True, check=True).stdout == b"None\n"

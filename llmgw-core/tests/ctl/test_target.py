@@ -46,6 +46,15 @@ def test_flags_beat_contexts_beat_this_machine(env: dict[str, str], tmp_path: Pa
     assert token_of(by_hand, env) == "local", "the context's token belongs to its own server"
 
 
+def test_a_context_knows_who_vouches_for_its_server(env: dict[str, str], tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.crt", tmp_path / "theirs.crt"
+    contexts = {"prod": {"server": "https://gw:8081", "server_ca": str(theirs)}}
+    write_contexts(contexts_file(env), contexts, "prod")
+    assert find_target(Wishes(), env).server_ca == theirs
+    assert find_target(Wishes(server_ca=ours), env).server_ca == ours
+    assert find_target(Wishes(server="https://other:8081"), env).server_ca is None
+
+
 def test_a_context_or_file_that_is_not_there_is_named(env: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no context 'ghost'; known: none"):
         find_target(Wishes(context="ghost"), env)

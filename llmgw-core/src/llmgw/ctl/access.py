@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from llmgw.ctl.nodes import Duration
 from llmgw.ctl.session import CtlCommand, ListingGroup, Session, pass_session
+from llmgw.errors import PermanentError
+
+if TYPE_CHECKING:
+    from llmgw.adminapi.access import KeyReply, TokenReply
 
 
 @click.group(cls=ListingGroup)
@@ -95,21 +100,21 @@ def create(
 @_limit_options
 @pass_session
 def change(session: Session, /, key_id: str, models: tuple[str, ...], **limits: int | None) -> None:
-    """Replace what KEY may use, all of it: what is not given is not limited."""
-    from llmgw.ctl.client import escape
-
-    raw = session.client.send("PUT", f"/keys/{escape(key_id)}", _what(models, limits))
+    """Replace what KEY, an id or a name, may use, all of it: what is not given is not limited."""
+    key_id = _key_id(session, key_id)
+    raw = session.client.send("PUT", f"/keys/{key_id}", _what(models, limits))
     session.show(raw, lambda: f"{key_id} is changed")
 
 
-@keys.command(cls=CtlCommand, examples=["llmgw ctl keys revoke 3f2a9c01b7de"])
+@keys.command(
+    cls=CtlCommand, examples=["llmgw ctl keys revoke 3f2a9c01b7de", "llmgw ctl keys revoke ci"]
+)
 @click.argument("key_id", metavar="KEY")
 @pass_session
 def revoke(session: Session, key_id: str) -> None:
-    """End KEY for good."""
-    from llmgw.ctl.client import escape
-
-    raw = session.client.send("DELETE", f"/keys/{escape(key_id)}")
+    """End KEY, an id or a name, for good."""
+    key_id = _key_id(session, key_id)
+    raw = session.client.send("DELETE", f"/keys/{key_id}")
     session.show(raw, lambda: f"{key_id} is revoked")
 
 
@@ -167,14 +172,19 @@ def create_token(session: Session, name: str, role: str, lifetime: float | None)
     _show_secret(session, session.client.send("POST", "/tokens", body))
 
 
-@tokens.command("revoke", cls=CtlCommand, examples=["llmgw ctl tokens revoke 3f2a9c01b7de"])
+@tokens.command(
+    "revoke",
+    cls=CtlCommand,
+    examples=["llmgw ctl tokens revoke 3f2a9c01b7de", "llmgw ctl tokens revoke grafana"],
+)
 @click.argument("token_id", metavar="TOKEN")
 @pass_session
 def revoke_token(session: Session, token_id: str) -> None:
-    """End TOKEN for good."""
-    from llmgw.ctl.client import escape
+    """End TOKEN, an id or a name, for good."""
+    from llmgw.adminapi.access import TokensReply
 
-    raw = session.client.send("DELETE", f"/tokens/{escape(token_id)}")
+    token_id = _id_of(session.client.read(TokensReply, "/tokens").tokens, token_id)
+    raw = session.client.send("DELETE", f"/tokens/{token_id}")
     session.show(raw, lambda: f"{token_id} is revoked")
 
 
@@ -274,6 +284,27 @@ def finish(session: Session, yes: bool) -> None:
     if not yes:
         click.confirm("Has every node renewed its certificate?", abort=True, err=True)
     _show_authority(session, session.client.send("POST", "/authority/finish"))
+
+
+def _key_id(session: Session, given: str) -> str:
+    from llmgw.adminapi.access import KeysReply
+
+    return _id_of(session.client.read(KeysReply, "/keys").keys, given)
+
+
+def _id_of(known: Sequence[KeyReply | TokenReply], given: str) -> str:
+    """Return the id, ready for a path, of the one that has this id, or this name and is usable.
+
+    One that nobody has is returned as well: the server knows how to say that.
+    """
+    from llmgw.ctl.client import escape
+
+    by_id = [secret for secret in known if secret.id == given]
+    named = by_id or [secret for secret in known if secret.usable and secret.name == given]
+    if len(named) > 1:
+        ids = ", ".join(secret.id for secret in named)
+        raise PermanentError(f"{given!r} is the name of several: {ids}; say which by its id")
+    return escape(named[0].id if named else given)
 
 
 def _show_authority(session: Session, raw: str) -> None:

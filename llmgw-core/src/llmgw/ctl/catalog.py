@@ -39,7 +39,7 @@ def plan_text(reply: PlanReply, names: Collection[str]) -> str:
 
     Others that cannot be are no news: `status` has them.
     """
-    from llmgw.ctl.render import plain, refusal_tree, table
+    from llmgw.ctl.render import readable, refusal_tree, table
 
     parts = []
     if reply.actions:
@@ -61,7 +61,7 @@ def plan_text(reply: PlanReply, names: Collection[str]) -> str:
                 width=terminal_width(),
             )
         )
-    parts += [plain(problem) for problem in reply.problems]
+    parts += [readable(problem) for problem in reply.problems]
     unplaced = [item for item in reply.unplaced if item.model in names]
     if unplaced:
         parts.append("\n".join(["cannot be placed:", *refusal_tree(unplaced, 1)]))
@@ -114,7 +114,7 @@ def retry(session: Session, model: str) -> None:
 
     def text(reply: RetryReply) -> str:
         if not reply.nodes:
-            return f"nothing of {reply.model} has failed; see `llmgw ctl explain {reply.model}`"
+            return f"nothing of {reply.model} has failed; see llmgw ctl explain {reply.model}"
         return f"{reply.model} is tried again where it had failed: {', '.join(reply.nodes)}"
 
     session.show_reply(raw, RetryReply, text)
@@ -251,16 +251,18 @@ def _as_kept(session: Session, model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _models(file: Path) -> list[dict[str, Any]]:
-    """Read `models:` of a YAML, JSON or TOML file. Raises ConfigError naming the file."""
+    """Read `models:`, or one entry, of a YAML, JSON or TOML file. Raises ConfigError naming it."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         value = _parsed(text, file.suffix)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _problem(file, "", f"cannot be read: {reason}") from None
-    models = value.get("models") if isinstance(value, dict) else value
+    models = value
+    if isinstance(value, dict):
+        models = [value] if "name" in value and "models" not in value else value.get("models")
     if not isinstance(models, list):
-        raise _problem(file, "models", "must be a list of models")
+        raise _problem(file, "models", "must be a list of models; or give one model's entry")
     for index, model in enumerate(models):
         if not isinstance(model, dict) or not isinstance(model.get("name"), str):
             raise _problem(file, f"models[{index}]", "must be a mapping with a `name`")

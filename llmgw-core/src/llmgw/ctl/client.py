@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,12 +15,13 @@ from pydantic import ValidationError
 
 from llmgw.adminapi.reply import PREFIX, ErrorReply, Reply
 from llmgw.ctl.target import Target, is_here
-from llmgw.errors import PermanentError, RequestError, TransientError
+from llmgw.errors import ConfigError, PermanentError, Problem, RequestError, TransientError
 
 T = TypeVar("T", bound=Reply)
 
 # Planning a large catalog takes the server two seconds; a node may take ten to answer.
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_PLAN = "/plan"  #: is sent, and changes nothing
 _LONG = httpx.Timeout(30.0, connect=5.0, read=None)
 
 
@@ -36,6 +38,7 @@ class Client:
         """tell: hears, for the person, that a change goes to another server than the named one."""
         self._target = target
         self._tell = tell
+        self.only_looks = False  #: what would change something is refused
         headers = {"user-agent": "llmgw-ctl"}
         if target.token is not None:
             headers["authorization"] = f"Bearer {_header_safe(target.token.reveal())}"
@@ -46,6 +49,7 @@ class Client:
             timeout=_TIMEOUT,
             trust_env=False,
             transport=transport,
+            verify=trust_of(target),
         )
 
     def get(self, path: str, **query: object) -> str:
@@ -77,6 +81,8 @@ class Client:
         A server that does not lead says which one does; the request is repeated there, once and
         with the same token, unless the token would be less safe on that way than on the first.
         """
+        if self.only_looks and path != _PLAN:
+            raise PermanentError("that changes something, so it is not done again and again")
         headers = {} if etag is None else {"if-match": etag}
         timeout = _LONG if is_long else _TIMEOUT
         asked: dict[str, Any] = {"json": body, "headers": headers, "timeout": timeout}
@@ -175,6 +181,20 @@ class NotLeading(RequestError):
     def __init__(self, message: str, *, status: int, leader_url: str | None) -> None:
         super().__init__(message, status=status, code="not_leader")
         self.leader_url = leader_url
+
+
+def trust_of(target: Target) -> ssl.SSLContext:
+    """Return how certificates of servers are checked. Raises ConfigError naming the file.
+
+    Also where the target has none: a server that follows may name a leader that has one.
+    """
+    try:
+        return ssl.create_default_context(cafile=target.server_ca)
+    except OSError as error:
+        is_content = isinstance(error, ssl.SSLError)
+        reason = "it holds no certificate in PEM" if is_content else error.strerror
+        message = f"{target.server_ca} cannot be used: {reason}"
+        raise ConfigError("llmgw ctl", [Problem(path="--server-ca", message=message)]) from None
 
 
 def _is_as_safe(leader: str, asked: str) -> bool:

@@ -47,7 +47,7 @@ _COMMANDS = {
     "contexts": ("contexts", "Named servers: list, set, use, remove."),
     "chat": ("live", "A quick streaming chat with a model."),
     "top": ("live", "Nodes, replicas and load, again and again."),
-    "watch": ("live", "Any other command, again and again."),
+    "watch": ("live", "Any command that only looks, again and again."),
     "completion": ("contexts", "Completion for bash, zsh or fish."),
 }
 
@@ -88,6 +88,12 @@ class _LateGroup(click.Group):
     type=click.Path(path_type=Path),
     help="File with the admin token.  [default: the one of a server on this machine]",
 )
+@click.option(
+    "--server-ca",
+    envvar="LLMGW_SERVER_CA",
+    type=click.Path(path_type=Path),
+    help="PEM file of who vouches for the server's certificate.  [default: the machine's own roots]",
+)
 @click.option("--context", envvar="LLMGW_CONTEXT", help="A named server (`llmgw ctl contexts`).")
 @click.option("--json", "as_json", is_flag=True, help="Print the API's reply untouched.")
 @click.pass_context
@@ -96,20 +102,23 @@ def ctl(
     server: str | None,
     token: str | None,
     token_file: Path | None,
+    server_ca: Path | None,
     context: str | None,
     as_json: bool,
 ) -> None:
     """Look at a running cluster, and change it.
 
     \b
-    Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings.
+    Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings, 130 interrupted.
 
     \b
     Example:
       llmgw ctl status
       llmgw ctl --server https://gw.example:8081 --token-file ops.token nodes
     """
-    wishes = Wishes(server=server, token=token, token_file=token_file, context=context)
+    wishes = Wishes(
+        server=server, token=token, token_file=token_file, server_ca=server_ca, context=context
+    )
     # A caller that brings a session of its own (tests) keeps it.
     session = ctx.obj = ctx.obj or Session(wishes, as_json=as_json)
     ctx.call_on_close(session.close)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import click
 
-from llmgw.ctl.session import CtlCommand, ListingGroup
+from llmgw.ctl.session import CtlCommand, ListingGroup, Session, pass_session
 from llmgw.ctl.target import contexts_file, read_contexts, write_contexts
 from llmgw.errors import ConfigError, Problem
 
@@ -18,39 +19,53 @@ def contexts() -> None:
 
 
 @contexts.command("list", cls=CtlCommand, examples=["llmgw ctl contexts list"])
-def list_contexts() -> None:
+@pass_session
+def list_contexts(session: Session) -> None:
     """All contexts; the current one is marked."""
-    from llmgw.ctl.render import table
-
     known, current = read_contexts(contexts_file(os.environ))
-    click.echo(
-        table(
-            ["CONTEXT", "SERVER", "TOKEN FILE", "CURRENT"],
+
+    def text() -> str:
+        from llmgw.ctl.render import table
+
+        return table(
+            ["CONTEXT", "SERVER", "TOKEN FILE", "SERVER CA", "CURRENT"],
             (
-                [name, value.get("server"), value.get("token_file"), name == current]
+                [
+                    name,
+                    *(value.get(key) for key in ("server", "token_file", "server_ca")),
+                    name == current,
+                ]
                 for name, value in known.items()
             ),
         )
-    )
+
+    session.show(json.dumps({"current": current, "contexts": known}), text)
 
 
 @contexts.command(
     "set",
     cls=CtlCommand,
+    has_reply=False,
     examples=["llmgw ctl contexts set prod https://gw:8081 --token-file ~/prod.token"],
 )
 @click.argument("name")
 @click.argument("url")
-@click.option("--token-file", type=click.Path(path_type=Path))
-def set_context(name: str, url: str, token_file: Path | None) -> None:
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with its admin token.")
+@click.option(
+    "--server-ca",
+    type=click.Path(path_type=Path),
+    help="PEM file of who vouches for its certificate.  [default: the machine's own roots]",
+)
+def set_context(name: str, url: str, token_file: Path | None, server_ca: Path | None) -> None:
     """Name the server at URL. The first one becomes the current one."""
     path = contexts_file(os.environ)
     known, current = read_contexts(path)
-    kept = {} if token_file is None else {"token_file": str(token_file.expanduser().absolute())}
+    files = {"token_file": token_file, "server_ca": server_ca}
+    kept = {key: str(file.expanduser().absolute()) for key, file in files.items() if file}
     write_contexts(path, {**known, name: {"server": url, **kept}}, current or name)
 
 
-@contexts.command("use", cls=CtlCommand, examples=["llmgw ctl contexts use prod"])
+@contexts.command("use", cls=CtlCommand, has_reply=False, examples=["llmgw ctl contexts use prod"])
 @click.argument("name")
 def use_context(name: str) -> None:
     """Make NAME the current context."""
@@ -60,7 +75,9 @@ def use_context(name: str) -> None:
     write_contexts(path, known, name)
 
 
-@contexts.command("remove", cls=CtlCommand, examples=["llmgw ctl contexts remove prod"])
+@contexts.command(
+    "remove", cls=CtlCommand, has_reply=False, examples=["llmgw ctl contexts remove prod"]
+)
 @click.argument("name")
 def remove_context(name: str) -> None:
     """Forget NAME."""
@@ -79,6 +96,7 @@ def _require(name: str, known: dict[str, dict[str, object]]) -> None:
 
 @click.command(
     cls=CtlCommand,
+    has_reply=False,
     examples=["llmgw ctl completion bash > ~/.local/share/bash-completion/completions/llmgw"],
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -35,7 +35,7 @@ def status(session: Session) -> None:
 
 def status_text(reply: StatusReply) -> str:
     """Return the overview, problems last because they are read first on a terminal."""
-    from llmgw.ctl.render import counts, fields, plain
+    from llmgw.ctl.render import counts, fields, readable
 
     leading = reply.leadership
     if leading is None:
@@ -59,9 +59,9 @@ def status_text(reply: StatusReply) -> str:
         )
     ]
     if reply.problems:
-        lines += ["", *(f"! {plain(problem)}" for problem in reply.problems[:_MOST_PROBLEMS])]
+        lines += ["", *(f"! {readable(problem)}" for problem in reply.problems[:_MOST_PROBLEMS])]
     if (more := len(reply.problems) - _MOST_PROBLEMS) > 0:
-        lines.append(f"  and {more} more; `llmgw ctl status --json` has all")
+        lines.append(f"  and {more} more: llmgw ctl status --json")
     return "\n".join(lines)
 
 
@@ -206,6 +206,7 @@ def _wanted(model: ModelReply) -> str | None:
 def models_table(models: tuple[ModelReply, ...]) -> str:
     """Return one line a model."""
     from llmgw.ctl.render import table
+    from llmgw.domain.wording import spelled
 
     return table(
         [
@@ -229,7 +230,7 @@ def models_table(models: tuple[ModelReply, ...]) -> str:
                 model.in_flight,
                 model.queued,
                 model.owner,
-                model.refusal.sentence if model.refusal else None,
+                spelled(model.refusal.sentence) if model.refusal else None,
             ]
             for model in models
         ),
@@ -260,6 +261,7 @@ def replicas_table(replicas: tuple[ReplicaReply, ...]) -> str:
     import time
 
     from llmgw.ctl.render import age, table
+    from llmgw.domain.wording import spelled
 
     now = time.time()
     return table(
@@ -276,7 +278,8 @@ def replicas_table(replicas: tuple[ReplicaReply, ...]) -> str:
                 replica.devices,
                 replica.in_flight,
                 replica.restarts,
-                replica.reason or next((s.progress for s in replica.shards if s.progress), ""),
+                spelled(replica.reason)
+                or next((s.progress for s in replica.shards if s.progress), ""),
             ]
             for replica in replicas
         ),
@@ -285,15 +288,17 @@ def replicas_table(replicas: tuple[ReplicaReply, ...]) -> str:
 
 
 def _failures(replicas: tuple[ReplicaReply, ...]) -> str:
-    from llmgw.ctl.render import plain
+    from llmgw.ctl.render import readable
 
     lines = []
     for replica in replicas:
         for shard in replica.shards:
             if shard.cause:
-                lines.append(f"{shard.id} on {shard.node}: {plain(shard.message)} [{shard.cause}]")
+                lines.append(
+                    f"{shard.id} on {shard.node}: {readable(shard.message)} [{shard.cause}]"
+                )
                 if shard.hint:
-                    lines.append(f"  way out: {plain(shard.hint)}")
+                    lines.append(f"  way out: {readable(shard.hint)}")
                 lines.append(f"  its log: llmgw ctl logs {shard.node} --source {shard.id}")
     return "\n".join(lines)
 
@@ -346,10 +351,10 @@ def explain(session: Session, name: str, is_node: bool) -> None:
     raw = session.client.get(f"/explain/{kind}/{escape(name)}")
 
     def text(reply: ExplainReply) -> str:
-        from llmgw.ctl.render import plain, refusal_tree
+        from llmgw.ctl.render import readable, refusal_tree
 
         head = f"{reply.subject}: {reply.summary}"
-        return "\n".join([plain(head), *refusal_tree(reply.refusals)])
+        return "\n".join([readable(head), *refusal_tree(reply.refusals)])
 
     session.show_reply(raw, ExplainReply, text)
 
@@ -365,13 +370,13 @@ def route(session: Session, model: str) -> None:
     raw = session.client.get(f"/route/{escape(model)}")
 
     def text(reply: RouteReply) -> str:
-        from llmgw.ctl.render import plain
+        from llmgw.ctl.render import readable
 
         head = f"{reply.model} is {reply.state}: "
         head += (
             f"to {reply.chosen} ({reply.because})" if reply.chosen else f"none ({reply.because})"
         )
-        why = f"\n{plain(reply.refusal)}" if reply.refusal else ""
-        return f"{plain(head)}{why}\n\n{endpoints_table(reply.endpoints)}"
+        why = f"\n{readable(reply.refusal)}" if reply.refusal else ""
+        return f"{readable(head)}{why}\n\n{endpoints_table(reply.endpoints)}"
 
     session.show_reply(raw, RouteReply, text)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +16,7 @@ import click
 
 from llmgw.ctl.nodes import Duration
 from llmgw.ctl.session import CtlCommand, Session, pass_session
+from llmgw.ctl.target import Target, find_target
 from llmgw.errors import RequestError, TransientError
 
 _API_PORT = 8080
@@ -20,6 +24,7 @@ _API_PORT = 8080
 
 @click.command(
     cls=CtlCommand,
+    has_reply=False,
     examples=["llmgw ctl chat smollm2", "echo 'Say hello.' | llmgw ctl chat smollm2"],
 )
 @click.argument("model")
@@ -36,13 +41,17 @@ def chat(
     session: Session, model: str, prompt: str | None, api: str | None, api_key: str | None
 ) -> None:
     """Chat with MODEL, streamed; with PROMPT, or input from a pipe, ask once."""
-    base = (api or _api_of(session)).rstrip("/")
+    from llmgw.ctl.client import trust_of
+
+    target = find_target(session.wishes, os.environ)
+    base = (api or _api_of(target)).rstrip("/")
+    trust = trust_of(target)
     once = prompt or (None if sys.stdin.isatty() else sys.stdin.read())
     messages: list[dict[str, str]] = []
     while text := (once or _next_line()):
         messages.append({"role": "user", "content": text})
         answer = ""
-        for piece in _stream(base, model, messages, api_key):
+        for piece in _stream(base, model, messages, api_key, trust):
             answer += piece
             click.echo(_clean(piece), nl=False)
         click.echo()
@@ -59,18 +68,18 @@ def _next_line() -> str:
     return line
 
 
-def _api_of(session: Session) -> str:
-    import os
-
-    from llmgw.ctl.target import find_target
-
-    parts = urlsplit(find_target(session.wishes, os.environ).server)
+def _api_of(target: Target) -> str:
+    parts = urlsplit(target.server)
     host = parts.hostname or "127.0.0.1"
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{_API_PORT}"
 
 
 def _stream(
-    base: str, model: str, messages: list[dict[str, str]], api_key: str | None
+    base: str,
+    model: str,
+    messages: list[dict[str, str]],
+    api_key: str | None,
+    trust: ssl.SSLContext,
 ) -> Iterator[str]:
     import httpx
 
@@ -84,6 +93,7 @@ def _stream(
             headers=headers,
             timeout=httpx.Timeout(600.0, connect=5.0),
             trust_env=False,
+            verify=trust,
         ) as response:
             if response.is_error:
                 response.read()
@@ -115,8 +125,12 @@ def _reason(text: str) -> str:
         return "the answer is no answer of an OpenAI API"
 
 
-@click.command(cls=CtlCommand, examples=["llmgw ctl top", "llmgw ctl top --every 5s"])
-@click.option("--every", type=Duration(), default="2s", show_default=True)
+@click.command(
+    cls=CtlCommand, has_reply=False, examples=["llmgw ctl top", "llmgw ctl top --every 5s"]
+)
+@click.option(
+    "--every", type=Duration(), default="2s", show_default=True, help="Between two looks."
+)
 @pass_session
 def top(session: Session, every: float) -> None:
     """Status, nodes, models and replicas, again and again, until Ctrl-C."""
@@ -142,29 +156,38 @@ def top(session: Session, every: float) -> None:
 @click.command(
     cls=CtlCommand,
     context_settings={"ignore_unknown_options": True},
-    examples=["llmgw ctl watch replicas", "llmgw ctl watch node gpu-01"],
+    examples=["llmgw ctl watch replicas", "llmgw ctl watch --every 10s node gpu-01"],
 )
-@click.option("--every", type=Duration(), default="2s", show_default=True)
+@click.option(
+    "--every", type=Duration(), default="2s", show_default=True, help="Between two looks."
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def watch(ctx: click.Context, every: float, command: tuple[str, ...]) -> None:
-    """Any other command of ctl, again and again, until Ctrl-C."""
+    """Any command of ctl that only looks, again and again, until Ctrl-C."""
     group = ctx.parent.command if ctx.parent else None
-    session = ctx.find_object(Session)
+    session = ctx.ensure_object(Session)
     chosen = group.get_command(ctx, command[0]) if isinstance(group, click.Group) else None
     if chosen is None or command[0] in ("watch", "top", "chat"):
-        raise click.UsageError(f"there is nothing to watch in {command[0]!r}")
+        raise click.UsageError(f"{command[0]!r} is no command of ctl that can be watched")
+    session.client.only_looks = True  # or a typing error would change something again and again
 
     def look() -> str:
         import contextlib
-        import io
 
-        printed = io.StringIO()
+        printed = Screen()
         with contextlib.redirect_stdout(printed):
             chosen.main(list(command[1:]), prog_name=command[0], standalone_mode=False, obj=session)
         return printed.getvalue().rstrip()
 
     _again_and_again(look, every)
+
+
+class Screen(io.StringIO):
+    """Takes what a command prints, and is a terminal where the real one is: tables are fitted."""
+
+    def isatty(self) -> bool:
+        return sys.__stdout__ is not None and sys.__stdout__.isatty()
 
 
 def _again_and_again(look: Callable[[], str], every_s: float) -> None:

@@ -64,7 +64,7 @@ def uncordon(session: Session, node: str) -> None:
 def drain(session: Session, node: str, limit: float | None, reason: str) -> None:
     """Move NODE's replicas away, replacements first where there is room."""
     body = {"reason": reason, "limit_s": limit}
-    _act(session, node, "drain", body, f"{node} is draining; see `llmgw ctl node {node}`")
+    _act(session, node, "drain", body, f"{node} is draining; see llmgw ctl node {node}")
 
 
 @click.command(cls=CtlCommand, examples=["llmgw ctl fence gpu-01 --reason 'power is off' --yes"])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from llmgw.adminapi.explain import RefusalReply
 from llmgw.domain.units import format_duration
+from llmgw.domain.wording import spelled
 
 # What engines and clients wrote must not move the cursor or recolour the screen (C057).
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -18,6 +19,11 @@ _LEAST_SENTENCE = 20
 def plain(text: str) -> str:
     """Return text whose control characters are visible and harmless."""
     return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+
+
+def readable(text: str) -> str:
+    """Return a sentence of the server's: harmless, and its marked words as a terminal has them."""
+    return plain(spelled(text))
 
 
 def table(
@@ -83,13 +89,14 @@ def refusal_tree(refusals: Iterable[RefusalReply], depth: int = 0, *, told: str 
             for word, name in (("profile", refusal.profile), ("node", refusal.node))
             if name
         )
-        lines.append("  " * depth + f"{plain(refusal.sentence)}  [{refusal.code}]")
+        sentence = readable(refusal.sentence)
+        lines.append("  " * depth + f"{sentence}  [{refusal.code}]")
         if where and where not in refusal.sentence:
             lines[-1] += f"  ({plain(where)})"
         if refusal.figures:
             lines.append("  " * (depth + 1) + plain(refusal.figures))
         if refusal.hint not in ("", told):
-            lines.append("  " * (depth + 1) + f"way out: {plain(refusal.hint)}")
+            lines.append("  " * (depth + 1) + f"way out: {readable(refusal.hint)}")
         lines += refusal_tree(refusal.parts, depth + 1, told=refusal.hint or told)
     return lines
 

@@ -53,9 +53,11 @@ class Session:
 
 
 class CtlCommand(click.Command):
-    """A command with `--json`, and with examples at the end of its help."""
+    """A command with `--json`, where it shows a reply, and with examples at the end of its help."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **options: Any) -> None:
+    def __init__(
+        self, *args: Any, examples: Sequence[str] = (), has_reply: bool = True, **options: Any
+    ) -> None:
         json_option = click.Option(
             ["--json", "json_here"],
             is_flag=True,
@@ -63,7 +65,8 @@ class CtlCommand(click.Command):
             callback=_ask_json,
             help="Print the API's reply untouched.",
         )
-        options["params"] = [*(options.get("params") or ()), json_option]
+        if has_reply:
+            options["params"] = [*(options.get("params") or ()), json_option]
         super().__init__(*args, **options)
         self.examples = tuple(examples)
 
@@ -81,8 +84,11 @@ class ListingGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_named = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        # A list of everything takes no name, so a word there is a command that is misspelt.
+        is_all = not any(isinstance(it, click.Argument) for it in self.commands["list"].params)
+        is_misspelt = args and is_all and not args[0].startswith("-")
         # While a shell completes, the word to come may still name one.
-        if not is_named and not ctx.resilient_parsing:
+        if not (is_named or is_misspelt or ctx.resilient_parsing):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 

@@ -1,7 +1,7 @@
 """Which server, and with which token: from flags, environment, a context, or this machine.
 
-A context is a named server in `contexts.yaml`: `{name: {server: URL, token_file: PATH}}`, with
-`current` naming the one that is used if nothing else is said.
+A context is a named server in `contexts.yaml`: `{name: {server: URL, token_file: PATH, server_ca:
+PATH}}`, with `current` naming the one that is used if nothing else is said.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Target:
 
     server: str  #: base URL without a trailing slash
     token: Secret | None  #: None: there is none to be found; the server will say so
+    server_ca: Path | None = None  #: who vouches for it; None: the machine's own roots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Wishes:
     server: str | None = None
     token: str | None = None
     token_file: Path | None = None
+    server_ca: Path | None = None
     context: str | None = None
 
 
@@ -48,7 +50,12 @@ def find_target(wishes: Wishes, env: Mapping[str, str]) -> Target:
     server = wishes.server or context.get("server") or DEFAULT_SERVER
     if "://" not in server:
         server = f"http://{server}"
-    return Target(server=server.rstrip("/"), token=_token(wishes, context, env))
+    ca = wishes.server_ca or context.get("server_ca")
+    return Target(
+        server=server.rstrip("/"),
+        token=_token(wishes, context, env),
+        server_ca=Path(ca).expanduser() if ca else None,
+    )
 
 
 def contexts_file(env: Mapping[str, str]) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -11,8 +13,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def write_pair(folder: Path, name: str = "localhost", *, password: bytes | None = None) -> Path:
-    """Write `cert.pem`, signed by itself, and `key.pem`; return the folder. It names `localhost`."""
+def write_pair(
+    folder: Path,
+    name: str = "localhost",
+    *,
+    password: bytes | None = None,
+    addresses: Sequence[str] = (),
+) -> Path:
+    """Write `cert.pem`, signed by itself, and `key.pem`; return the folder.
+
+    It names `localhost`, and these addresses.
+    """
+    names = [x509.DNSName("localhost"), *(x509.IPAddress(ip_address(it)) for it in addresses)]
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -24,7 +36,7 @@ def write_pair(folder: Path, name: str = "localhost", *, password: bytes | None 
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(key, hashes.SHA256())
     )
     folder.mkdir(parents=True, exist_ok=True)
