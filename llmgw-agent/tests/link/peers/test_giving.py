@@ -11,8 +11,7 @@ import anyio.to_thread
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from llmgw.contracts.join import JoinToken
-from llmgw.contracts.joinproof import derive_join_authority
+from llmgw.contracts.join import JoinToken, derive_join_authority
 from llmgw.domain.ids import NodeId
 from llmgw.errors import TransientError
 from llmgw.testing.trust import InMemoryTrust
