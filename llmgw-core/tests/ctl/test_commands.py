@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from llmgw.ctl.commands import ctl
 from llmgw.ctl.session import CtlCommand
-from llmgw.errors import ConfigError, RequestError, TransientError
+from llmgw.errors import ConfigError, PermanentError, RequestError, TransientError
 from llmgw.testing.cluster import RunningServer
 from llmgw.testing.values import inventory
 
@@ -124,6 +124,14 @@ def test_prune_removes_the_apis_other_models_and_no_files(
     assert [entry["name"] for entry in entries] == ["b", "tiny"]
 
 
+def test_a_file_with_one_entry_is_applied_as_the_catalog_folder_takes_it(
+    server: RunningServer, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text("name: one\nprofiles: [{engine: fake, weights: 'path:/w'}]\n")
+    assert "one: put" in run("apply", str(file)).stdout
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -163,6 +171,26 @@ def test_a_key_is_printed_alone_so_that_it_can_be_piped(server: RunningServer, r
     assert cells(run("keys").stdout)[1][2:4] == ["all", "tokens_per_day=7"]
     run("keys", "revoke", listed[0])
     assert cells(run("keys", "list").stdout)[1][-1] == "no"
+
+
+def test_a_secret_is_revoked_by_its_name_where_that_says_which(
+    server: RunningServer, run: Run
+) -> None:
+    for name in ("ci", "ci", "lab"):
+        run("keys", "create", name)
+    assert run("keys", "revoke", "lab").exit_code == 0
+    listed = {row[0]: row[1] for row in cells(run("keys").stdout)[1:] if row[-1] == "yes"}
+    assert sorted(listed.values()) == ["ci", "ci"]
+    refused = run("keys", "revoke", "ci").exception
+    assert isinstance(refused, PermanentError)
+    assert all(id_ in str(refused) for id_ in listed)
+    run("keys", "revoke", next(iter(listed)))
+    assert run("keys", "revoke", "ci").exit_code == 0, "the other one is revoked already"
+    assert "there is no API key 'ci'" in str(run("keys", "revoke", "ci").exception)
+
+    run("tokens", "create", "grafana")
+    run("tokens", "revoke", "grafana")
+    assert cells(run("tokens").stdout)[-1][-1] == "no"
 
 
 def test_tokens_of_three_kinds(server: RunningServer, run: Run) -> None:
@@ -258,6 +286,27 @@ def test_every_command_has_help_with_an_example() -> None:
         assert command.help, command.name
         assert command.examples, command.name
         assert all("llmgw ctl" in line for line in command.examples)
+
+
+@pytest.mark.parametrize("group", ["keys", "tokens", "join-token", "authority", "contexts"])
+def test_a_misspelt_command_is_named_instead_of_listing(group: str) -> None:
+    refused = CliRunner().invoke(ctl, [group, "remvoe", "x"])
+    assert refused.exit_code == 2
+    assert "No such command 'remvoe'" in refused.stderr
+
+
+def test_what_is_changed_by_a_command_is_not_watched(server: RunningServer, run: Run) -> None:
+    refused = run("watch", "keys", "create", "ci").exception
+    assert isinstance(refused, PermanentError)
+    assert len(cells(run("keys").stdout)) == 1
+    assert run("watch", "top").exit_code == run("watch", "nothing").exit_code == 2
+
+
+def test_contexts_are_listed_for_programs_too(run: Run) -> None:
+    run("contexts", "set", "prod", "https://gw:8081", "--server-ca", "/ca.crt")
+    told = json.loads(run("contexts", "--json").stdout)
+    expected = {"server": "https://gw:8081", "server_ca": "/ca.crt"}
+    assert told == {"current": "prod", "contexts": {"prod": expected}}
 
 
 def test_completion_scripts_are_printed() -> None:
