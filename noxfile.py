@@ -5,7 +5,7 @@
     nox -s lint|types|imports|unit|e2e|docs|wheels|proto     each part by itself
     nox -s observability      alerts, dashboards and metrics, with Prometheus' own tool
     nox -s bench|chaos|ha|engines|clients|hostile|churn|loadtest|simulate
-    nox -s soak|scale|placement|browser|schemathesis
+    nox -s pages|soak|scale|placement|browser|schemathesis
                               slow suites, each with its own report
 
 Nothing but Python 3.11+ and pip is needed.
@@ -117,9 +117,16 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def wheels(session: nox.Session) -> None:
-    """Build all wheels and sdists; try them alone, together, as a tool and without internet."""
+    """Build all wheels and sdists; try them alone, together and as a tool."""
     session.install("-r", "requirements/wheels.txt")
     _as_a_tool(session, _wheels(session))
+
+
+@nox.session
+def pages(session: nox.Session) -> None:
+    """Type what the documentation says as it stands, on machines of namespaces; as root on Linux."""
+    install(session)
+    _slow(session, "pages")
 
 
 @nox.session
@@ -239,9 +246,17 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def scale(session: nox.Session) -> None:
-    """A thousand agents on one server over real gRPC; `-- --agents 100` for fewer."""
+    """A thousand agents on one server over real gRPC, then what one agent costs and how quick it is.
+
+    One of the two, with its arguments: `-- sessions --agents 100`, `-- node --seconds 20`.
+    """
     install(session)
-    session.run("python", "llmgw-agent/tests/scale/sessions.py", *session.posargs)
+    chosen, *flags = session.posargs or ("both",)
+    if chosen not in ("sessions", "node", "both"):
+        session.error("first say which: sessions or node")
+    for name in ("sessions", "node"):
+        if chosen in (name, "both"):
+            session.run("python", f"llmgw-agent/tests/scale/{name}.py", *flags)
 
 
 @nox.session
@@ -341,7 +356,7 @@ def _wheels(session: nox.Session) -> Path:
 
 
 def _as_a_tool(session: nox.Session, wheels: Path) -> None:
-    """Install by the pages: with uv and pipx, on two machines (as root on Linux), without internet."""
+    """Install with uv and with pipx, as docs/install.md says."""
     page = (ROOT / "docs" / "install.md").read_text()
     for line in re.findall(r"^\$ ((?:uv|pipx) .*)$", page, re.MULTILINE):
         home = wheels.parent / line.split()[0]
@@ -358,7 +373,3 @@ def _as_a_tool(session: nox.Session, wheels: Path) -> None:
         }
         session.run("bash", "-c", line, env=env, external=True, silent=True)
         session.run(str(home / "bin" / "llmgw"), "--version", external=True, silent=True)
-    python = str(wheels.parent / "venv-all" / "bin" / "python")
-    two_machines = f"{CORE}/tests/packages/try_two_machines.py"
-    session.run(python, two_machines, str(wheels), external=True)
-    session.run("python", f"{CORE}/tests/packages/try_without_internet.py")

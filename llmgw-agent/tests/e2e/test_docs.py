@@ -1,4 +1,8 @@
-"""What the documentation tells its reader to type works, against one running `llmgw up`."""
+"""What the documentation tells its reader to type works, against one running `llmgw up`.
+
+With this machine's names and addresses in the place of the pages', as anybody can run it; `nox -s pages`
+types all of it as it stands.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import pytest
 import yaml
 
 from llmgw.testing.fake_hub import serve_hub
+from llmgw.testing.pages import commands_of
 from llmgw.testing.site import Site, wait_for
 from llmgw.testing.tiny_wheel import index_of, write_wheel
 
@@ -30,9 +35,10 @@ ENGINES = (("vllm", "0.33.0"), ("vllm", "0.32.0-cpu"))
 def ctl_commands() -> list[str]:
     """Every `llmgw ctl` that a page shows as typed, in order, each once."""
     found = [
-        line
+        command.removeprefix("llmgw ")
         for page in sorted(DOCS.glob("*.md"))
-        for line in re.findall(r"^(?:\$|   ) llmgw (ctl .*)$", page.read_text(), re.MULTILINE)
+        for command in commands_of(page.read_text())
+        if command.startswith("llmgw ctl ")
     ]
     return list(dict.fromkeys(found))
 
@@ -77,10 +83,8 @@ def as_here(command: str, site: Site) -> list[str]:
         "llama-3.1-8b": replica["model"],
         "llama3": replica["model"],
         "chat": replica["model"],
-        "llama-1.0": replica["shards"][0]["id"],
+        "chat-1-1.0": replica["shards"][0]["id"],
         "catalog.yaml": str(site.home / "catalog.yaml"),
-        "12": "1",
-        "KEY": site.ctl("keys", "list")["keys"][0]["id"] if "KEY" in command else "",
     }
     words = shlex.split(command.replace("--token-file /var/lib/llmgw/admin.token ", ""))
     pool = words.index("--pool") + 1 if "--pool" in words else None
@@ -138,15 +142,13 @@ def _lists(site: Site, model: str) -> bool:
 def test_the_first_steps_work(serving: Site) -> None:
     text = (DOCS / "first-run.md").read_text().replace("smollm2", "default")
     text = text.replace("127.0.0.1:8080", f"127.0.0.1:{serving.api_port}")
+    by_program = {command.partition(" ")[0]: command for command in commands_of(text)}
     if shutil.which("curl") is not None:
-        (curl,) = re.findall(r"^    (curl -N .*?\n.*?)\n", text, re.MULTILINE)
-        asked = ["bash", "-c", f"{curl} --noproxy '*' --silent --max-time 60"]
+        asked = ["bash", "-c", f"{by_program['curl']} --noproxy '*' --silent --max-time 60"]
         streamed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
         assert streamed.count("data: ") > 2
         assert "data: [DONE]" in streamed
-    (program,) = re.findall(r'^    python -c "\n(.*?)"$', text, re.MULTILINE | re.DOTALL)
-    code = "\n".join(line.removeprefix("    ") for line in program.splitlines())
-    asked = [sys.executable, "-c", code]
+    asked = [sys.executable, *shlex.split(by_program["python"])[1:]]
     env = {**serving.env, "NO_PROXY": "127.0.0.1"}
     done = subprocess.run(asked, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,4 @@
-"""Every command in the documentation, and in our own hints, is one that there is.
-
-In blocks of `console` a line that begins with `$` is a command, and all else is output. A block that
-is indented holds commands if its first line is one, else it is a picture or output. What runs against a
-cluster is run by the agent's e2e tests.
-"""
+"""Every command in the documentation, and in our own hints, is one that there is, and is run."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ import click
 import pytest
 
 from llmgw.cli.main import llmgw
+from llmgw.testing.pages import commands_of, without_blocks
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("llmgw-*/README.md")])
@@ -23,7 +19,9 @@ SOURCES = sorted(ROOT.glob("llmgw-*/src/**/*.py"))
 #: Programs that are not ours. What they do with their arguments is theirs.
 OTHERS = {
     "curl",
+    "envoy",
     "export",
+    "nox",
     "pip",
     "pipx",
     "pytest",
@@ -33,10 +31,10 @@ OTHERS = {
     "source",
     "ssh",
     "systemctl",
+    "umask",
     "useradd",
     "uv",
 }
-KNOWN = OTHERS | {"llmgw"}
 OURS = {"llmgw-core", "llmgw-agent", "llmgw-engine-llamacpp", "llmgw-engine-vllm"}
 OURS |= {"llmgw-engine-sglang", "nox"}
 #: Folders with a package whose files are in a page.
@@ -44,59 +42,28 @@ WRITTEN = set(
     re.findall(r"^# ([\w-]+)/pyproject\.toml$", "".join(map(Path.read_text, PAGES)), re.MULTILINE)
 )
 
-_SCRIPTS = "llmgw-core/tests/packages"
-#: Which test runs what a page shows: pages, commands, file; the first row that fits counts. As it
-#: stands, unless a comment says otherwise.
+_PAGES = "llmgw-agent/tests/pages"
+#: Which test types what a page shows, as it stands: pages, commands, file; the first row that fits
+#: counts. Where a comment says so, something else does what the command would do.
 RUN_BY = (
-    (r"docs/.*", r"llmgw ctl ", "llmgw-agent/tests/e2e/test_docs.py"),
-    (r"docs/plugins.*", r"", f"{_SCRIPTS}/try_plugin_guide.py"),
-    (r"docs/airgap", r"python3 |/opt/", f"{_SCRIPTS}/try_without_internet.py"),
-    (r"docs/install", r"(?!uv |pipx )", f"{_SCRIPTS}/try_two_machines.py"),
-    (r"docs/configuration", r"llmgw ", "llmgw-agent/tests/e2e/test_docs.py"),
-    (r"docs/first-run", r"curl |python ", "llmgw-agent/tests/e2e/test_docs.py"),
-    # With other addresses, names and files: what they need is a fleet of the test's own.
-    (
-        r"docs/(nodes|airgap)|llmgw-agent/",
-        r"llmgw (server|agent)|export ",
-        f"{_SCRIPTS}/try_two_machines.py",
-    ),
-    (r"docs/nodes", r"useradd|systemctl|llmgw service install", f"{_SCRIPTS}/try_two_machines.py"),
-    (r"docs/nodes", r"llmgw service firewall", "llmgw-agent/tests/node/test_settings.py"),
-    (r"docs/ha", r"llmgw (store|server|router)", "llmgw-agent/tests/ha/conftest.py"),
-    (r"docs/upgrades", r"llmgw (plugins|config)", f"{_SCRIPTS}/try_plugin_guide.py"),
-    (r"llmgw-core/README", r"llmgw server", f"{_SCRIPTS}/try_core_alone.py"),
-    (r".*", r"llmgw up", "llmgw-agent/tests/e2e/test_up.py"),
-    # By nox itself: it builds the packages, and installs them with pip, together and as a tool.
-    (r".*", r"(pip|pipx|uv|python3 -m pip) ", "noxfile.py"),
-    # They fetch an engine of gigabytes, or need one: `nox -s engines`, where the machine has it.
-    (r"docs/engines/", r".*(pytest|--require-hashes) ", "llmgw-agent/tests/engines/conftest.py"),
+    (r"docs/plugins.*", r"", "llmgw-core/tests/packages/try_plugin_guide.py"),
+    (r"docs/engines/", r"", "llmgw-agent/tests/engines/test_pages.py"),
+    (r"docs/install", r"(uv|pipx) ", "noxfile.py"),
+    # All that CI runs: nobody can run it within itself.
+    (r"README", r".* nox -s tests$", ".ci/run"),
+    # Half an hour and more: what they say is what a session does.
+    (r"docs/(faults|performance)", r"nox -s ", "noxfile.py"),
+    (r"docs/airgap", r"", f"{_PAGES}/test_airgap.py"),
+    (r"docs/ha", r"", f"{_PAGES}/test_ha.py"),
+    (r"docs/(nodes|observability|operations|security|upgrades)", r"", f"{_PAGES}/test_operator.py"),
+    (r"docs/install", r"", f"{_PAGES}/conftest.py"),
+    (r"llmgw-agent/README", r"", f"{_PAGES}/test_operator.py"),
+    (r"(.*README|docs/(first-run|configuration))", r"", f"{_PAGES}/test_newcomer.py"),
 )
 
 
-def fenced(text: str, language: str) -> Iterator[str]:
-    yield from re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-
-
-def without_fences(text: str) -> str:
-    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
-
-
-def commands(text: str) -> Iterator[str]:
-    """Every command of a page, continued lines joined."""
-    for block in fenced(text, "console"):
-        yield from re.findall(r"^\$ (.*)$", block.replace("\\\n", " "), re.MULTILINE)
-    for block in re.findall(r"\n\n((?:    .*\n|\n)+)", without_fences(text)):
-        if not (words := words_of(block.lstrip().partition("\n")[0])) or words[0] not in KNOWN:
-            continue
-        joined = re.sub(r'"\n(.*?)"\n', '" "\n', block.replace("\\\n", " "), flags=re.DOTALL)
-        yield from (line.strip() for line in joined.splitlines() if line.strip())
-
-
 def words_of(command: str) -> list[str]:
-    try:
-        words = shlex.split(command, comments=True)
-    except ValueError:  # a quotation that goes on in the next line
-        words = command.split()
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
     return words
@@ -136,18 +103,24 @@ def check_whole(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_is_understood(page: Path) -> None:
-    for command in commands(page.read_text()):
-        for part in re.split(r" (?:&&|\||>>?) ", command):
-            words = words_of(part)
-            if words and not words[0].endswith((".txt", ".json")):
+    for command in commands_of(page.read_text()):
+        for part in re.split(r" (?:&&|\|) ", re.sub(r" >>? \S+$", "", command)):
+            if words := words_of(part):
                 try:
                     check_whole(words)
                 except click.ClickException as error:
                     raise AssertionError(f"{part}: {error.format_message()}") from None
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_command_stands_where_nobody_looks_for_it(page: Path) -> None:
+    """Only blocks of `console` are read; one that is indented is a picture or output."""
+    for line in re.findall(r"^(?: {4}|\t)(.+)$", without_blocks(page.read_text()), re.MULTILINE):
+        assert line.partition(" ")[0] not in OTHERS | {"llmgw"}, line
+
+
 def test_commands_are_found_at_all() -> None:
-    found = [command for page in PAGES for command in commands(page.read_text())]
+    found = [command for page in PAGES for command in commands_of(page.read_text())]
     assert len(found) > 80
     assert any("nox -s up" in command for command in found)
 
@@ -155,7 +128,7 @@ def test_commands_are_found_at_all() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_is_run_by_something(page: Path) -> None:
     name = str(page.relative_to(ROOT))
-    for command in commands(page.read_text()):
+    for command in commands_of(page.read_text()):
         found = [
             file
             for pages, words, file in RUN_BY
@@ -163,6 +136,7 @@ def test_every_command_of_a_page_is_run_by_something(page: Path) -> None:
         ]
         assert found, f"{command}: name the test that runs it"
         assert (ROOT / found[0]).is_file()
+        assert not found[0].startswith(".ci") or command in (ROOT / found[0]).read_text()
 
 
 def hints(text: str) -> Iterator[str]:
