@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,11 +12,17 @@ import grpc
 import grpc.aio
 import pytest
 
+from llmgw.clock import SystemClock
 from llmgw.domain.commands import StartShard
-from llmgw.domain.ids import Epoch, NodeId
+from llmgw.domain.ids import Epoch, NodeId, SessionId
 from llmgw.errors import NodeUnreachable
+from llmgw_agent.hub.admissions import PeerAdmissions
+from llmgw_agent.hub.authorities import AuthorityWatch
+from llmgw_agent.hub.call import House, SessionCall
+from llmgw_agent.hub.identity import SameUser
+from llmgw_agent.hub.sessions import Sessions
 from llmgw_agent.node.link import ServerState
-from llmgw_agent.wire.codec import encode_down
+from llmgw_agent.wire.codec import encode_down, encode_up
 from llmgw_agent.wire.frames import Welcome
 from llmgw_agent.wire.service import SERVICE
 
@@ -80,6 +87,52 @@ async def test_an_agent_gives_up_a_server_that_does_not_reply_to_heartbeats(
         async with agent.running():
             await _until(agent, ServerState.WAITING)
             assert agent.link.status()[0].reason == "no reply to 3 heartbeats"
+
+
+async def test_a_call_that_ends_under_a_write_ends_the_session_and_nothing_else(
+    workshop: Any,
+) -> None:
+    """gRPC would log what is raised here as an unexpected error of the server."""
+    server = workshop.server()
+    reports, trust, clock = server.reports, workshop.trust, SystemClock()
+    house = House(
+        trust=trust,
+        clock=clock,
+        reports=reports,
+        server_version="0.1.0",
+        heartbeat_s=1.0,
+        node_count_hint=1,
+        authorities=AuthorityWatch(trust, clock),
+        admissions=PeerAdmissions(trust, Sessions(), clock, every_s=1.0),
+    )
+    agent = workshop.agent(server.listen, version="0.1.0")
+    registration = agent.outbox.registration(SessionId("life/1"))
+    call: Any = CutShort(encode_up(registration)[0])
+    with anyio.fail_after(10):
+        await SessionCall(call, SameUser(), house).run()
+    assert reports.gone == [(NODE, "life/1")]
+
+
+class CutShort:
+    """The server's end of a call that is over as soon as something is written."""
+
+    def __init__(self, first: bytes) -> None:
+        self._incoming = [first]
+        self._over = anyio.Event()
+
+    def peer(self) -> str:
+        return "unix:"
+
+    async def read(self) -> object:
+        if self._incoming:
+            return self._incoming.pop()
+        await self._over.wait()
+        return object()  # anything but a message is the end
+
+    async def write(self, _: bytes) -> None:
+        self._over.set()
+        cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")  # the stubs have none
+        raise cygrpc.ExecuteBatchError("Failed grpc_call_start_batch")
 
 
 @asynccontextmanager

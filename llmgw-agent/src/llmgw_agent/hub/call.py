@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import anyio
+import grpc.aio
 
 from llmgw.clock import Clock
 from llmgw.contracts.sinks import ReportSink
@@ -267,9 +268,12 @@ class SessionCall:
         self._due = self._house.clock.monotonic() + allowed_s
 
     async def _write(self) -> None:
-        while (messages := await self._lanes.get()) is not None:
-            for message in messages:
-                await self._context.write(message)
+        # A call that ends under a write is gRPC's InternalError, of which only the write knows: it
+        # is no fault of anybody's. The reader has the end as well, and ends the session.
+        with suppress(grpc.aio.InternalError):
+            while (messages := await self._lanes.get()) is not None:
+                for message in messages:
+                    await self._context.write(message)
         self._written.set()
 
     async def _watch(self) -> Goodbye:
