@@ -23,9 +23,10 @@ from llmgw.router.pool.connection import READ_HIGH, READ_LOW, EngineConnection
 from llmgw.router.timers import Deadline, TimerWheel, within
 
 IDLE_LIMIT = 1024  #: kept per endpoint; more are closed after use
-# The one used last is used next, so what has not been used for a while is surplus: of a time when
-# another engine was away, say. Engines close theirs sooner (Python's servers after 5 s).
-IDLE_FOR_S = 15.0
+# Engines close theirs after 5 s (uvicorn under vLLM and SGLang, cpp-httplib under llama.cpp), and a
+# request that meets that moment has to be sent again. The one used last is used next, so that what
+# has not been used for so long is surplus: of a time when another engine was away, say.
+IDLE_FOR_S = 4.0
 _OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL)
 
 
