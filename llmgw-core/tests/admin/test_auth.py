@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
+import anyio
+import anyio.to_thread
 import httpx
 import pytest
 
@@ -106,6 +110,54 @@ async def test_a_token_from_the_store_opens_until_it_is_revoked_or_over(
     assert (await client.get("/whoami")).status_code == 200
     assert (await admin.delete(f"/tokens/{other['id']}")).status_code == 200
     assert (await (await connect(other["secret"])).get("/whoami")).status_code == 401
+
+
+@asynccontextmanager
+async def held(store: Store) -> AsyncIterator[None]:
+    """Let the store answer nobody meanwhile."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        over.wait(20)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(store.run, hold)
+        await anyio.to_thread.run_sync(begun.wait, 10)
+        try:
+            yield
+        finally:
+            over.set()
+
+
+async def test_who_is_known_need_not_wait_for_a_slow_store(
+    connect: Connect, admin: httpx.AsyncClient, store: Store, clock: FakeClock
+) -> None:
+    """It is then that people look, and the store's own limit is above that of their tools."""
+    made = (await admin.post("/tokens", json={"name": "ops"})).json()
+    known = await connect(made["secret"])
+    assert (await known.get("/whoami")).status_code == 200
+    await clock.advance(60)
+    async with held(store):
+        for client in (admin, known):
+            with anyio.fail_after(4):
+                assert (await client.get("/whoami")).status_code == 200
+
+
+async def test_two_that_come_at_once_are_both_known(
+    connect: Connect, admin: httpx.AsyncClient
+) -> None:
+    made = (await admin.post("/tokens", json={"name": "ops"})).json()
+    client = await connect(made["secret"])
+    statuses: list[int] = []
+
+    async def call() -> None:
+        statuses.append((await client.get("/whoami")).status_code)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(call)
+    assert statuses == [200, 200]
 
 
 async def test_guessing_from_one_address_is_stopped_and_no_other_address_suffers(

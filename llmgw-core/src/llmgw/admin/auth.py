@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import math
 from dataclasses import dataclass
+
+import anyio
 
 from llmgw.clock import Clock
 from llmgw.domain.secret import Secret
@@ -15,6 +18,8 @@ from llmgw.store.tokens import TOKEN_PREFIX, AdminToken, Role
 
 # How soon a token that another server made or ended is known here.
 _REFRESH_S = 10.0
+# What a caller whose token is known waits for a store that is slow, which is when people look.
+_PATIENCE_S = 1.0
 _LONGEST_TOKEN = 512
 _FAILURES_PER_MINUTE = 20
 # One wrong script on the server itself must not lock its operator out.
@@ -42,6 +47,7 @@ class Authenticator:
         self._clock = clock
         self._stored: dict[str, AdminToken] = {}
         self._read_at: float | None = None
+        self._reading = anyio.Lock()
         self._attempts = Attempts(_FAILURES_PER_MINUTE)
 
     async def caller(self, header: str | None, *, address: str) -> Caller:
@@ -75,18 +81,20 @@ class Authenticator:
         """Return whose token this is; None if it is nobody's, however odd it is."""
         if len(token) > _LONGEST_TOKEN:
             return None
-        # Both comparisons are always made: which kind of token it was must not show in time.
-        from_file = hmac.compare_digest(hash_secret(token), self._file_hash)
-        stored = await self._stored_caller(token)
-        return Caller(name=FILE_TOKEN_NAME, role=Role.ADMIN) if from_file else stored
+        # A wrong token is compared with both kinds, so that its time does not show which it resembles.
+        # The file's needs no store: it must open while that is slow or away.
+        if hmac.compare_digest(hash_secret(token), self._file_hash):
+            return Caller(name=FILE_TOKEN_NAME, role=Role.ADMIN)
+        return await self._stored_caller(token)
 
     def forget(self) -> None:
         """Read the store again at the next call: a token was made or ended here."""
         self._read_at = None
 
     async def _stored_caller(self, token: str) -> Caller | None:
-        await self._refresh()
         ident, secret = split_secret(TOKEN_PREFIX, token) or ("", "")
+        with anyio.move_on_after(_PATIENCE_S if ident in self._stored else math.inf):
+            await self._refresh()
         record = self._stored.get(ident)
         if not matches(secret, record.secret_hash if record else None) or record is None:
             return None
@@ -95,16 +103,23 @@ class Authenticator:
         return Caller(name=record.name, role=record.role)
 
     async def _refresh(self) -> None:
-        now = self._clock.monotonic()
-        if self._store is None or (self._read_at is not None and now - self._read_at < _REFRESH_S):
+        store = self._store
+        if store is None:
             return
-        self._read_at = now
-        try:
-            listed = await self._store.run(self._store.tokens.list)
-        except StoreUnavailable:
-            # Those known last stay good, so that operators can look at what is wrong.
-            return
-        self._stored = {record.id: record for record in listed}
+
+        def read() -> None:
+            # Here and not after it: what a caller did not wait for is known all the same.
+            self._stored = {record.id: record for record in store.tokens.list()}
+
+        async with self._reading:  # who comes meanwhile must not be judged by what was known before
+            now = self._clock.monotonic()
+            if self._read_at is not None and now - self._read_at < _REFRESH_S:
+                return
+            self._read_at = now
+            try:
+                await store.run(read)
+            except StoreUnavailable:
+                pass  # those known last stay good, so that operators can look at what is wrong
 
 
 def _refused(message: str) -> RequestError:
