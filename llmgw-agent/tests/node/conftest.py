@@ -73,7 +73,6 @@ class Node:
             homes=HomeHere(),
             weights=WeightsHere(state / "weights.gguf"),
             devices=self._devices,
-            table=processes.RecentTable(),
             lock_folder=state / "locks",
             environment={"PATH": os.environ["PATH"], "CANARY_TOKEN": "not for engines"},
         )

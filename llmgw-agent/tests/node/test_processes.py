@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,16 @@ def test_a_listening_socket_belongs_to_whoever_holds_its_inode(address: str) -> 
         assert processes.listener(port, address, [me]) is Listener.OURS
         assert processes.listener(port, address, []) is Listener.FOREIGN
     assert processes.listener(port, address, [me]) is Listener.NOBODY
+
+
+def test_a_reading_serves_all_who_ask_within_its_age() -> None:
+    readings = iter(range(100))
+    shared, fresh = (
+        processes.Recent(lambda: next(readings), max_age_s=max_age_s) for max_age_s in (60, -1)
+    )
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(lambda _: shared(), range(64))) == {0}
+    assert [fresh(), fresh()] == [1, 2]
 
 
 def test_a_foreign_socket_on_the_exact_address_beats_our_wildcard() -> None:

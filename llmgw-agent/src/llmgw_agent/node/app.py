@@ -24,7 +24,7 @@ from llmgw.contracts.weights import WeightSource
 from llmgw.domain.ids import NodeId, ShardId
 from llmgw.domain.secret import Secret
 from llmgw.logs import configure, get_logger
-from llmgw.plugins import load_registry
+from llmgw.plugins import installed_plugins, load_registry
 from llmgw.systemd import Supervision, can_start_thread
 from llmgw_agent.node import processes
 from llmgw_agent.node.assignments import Assignments, Intent
@@ -56,6 +56,7 @@ log = get_logger(__name__)
 
 _STOP_LIMIT_S = 120.0  # for all engines together; a second signal is quicker
 _STOP_LOOK_S = 0.1
+_CORE = "llmgw-core"
 
 
 class Plugins(Protocol):
@@ -180,7 +181,6 @@ def _compose(
             homes=homes,
             weights=weights,
             devices=watch.read,
-            table=processes.RecentTable(),
             lock_folder=host_lock_folder(settings.lock_folder),
             environment=dict(os.environ),
             cgroups=delegated_cgroup(),
@@ -323,7 +323,10 @@ async def _run_until_signalled(settings: AgentSettings) -> None:
                     serve,
                     settings,
                     state_dir=state_dir_of(settings),
-                    registry=load_registry(),
+                    # The core's own policies, balancers and sinks are nothing to a node.
+                    registry=load_registry(
+                        plugin for plugin in installed_plugins() if plugin.distribution != _CORE
+                    ),
                     clock=clock,
                     stop=stop,
                 )

@@ -134,24 +134,31 @@ class NodeHands:
     async def take_over(self, spec: ShardSpec) -> TakenOver:
         deadline = self._host.clock.monotonic() + _START_LIMIT_S
         while True:
-            remains = judge(await anyio.to_thread.run_sync(self._gather))
+            remains, was_ready, asleep = await anyio.to_thread.run_sync(
+                self._find_out, limiter=self._host.threads
+            )
             # The shim of a moment ago: its first word decides.
             if remains is not Remains.STARTING or self._host.clock.monotonic() > deadline:
                 break
             await self._host.clock.sleep(_POLL_S)
         record = self.incarnation.record
-        was_ready = record is not None and self._folder.was_ready(record.run)
         self._memory_readings = 0
-        if remains is Remains.RUNNING and was_ready:
-            await self._read_memory(spec)
         ended = remains in (Remains.ENDED, Remains.SHIM_LOST, Remains.LEFTOVERS, Remains.STARTING)
         return TakenOver(
             remains=remains,
             record=record,
             was_ready=was_ready,
-            asleep=record is not None and self._folder.sleep(record.run) is not None,
+            asleep=asleep,
             failure=await self._explain(Life(spec=spec)) if ended else None,
         )
+
+    def _find_out(self) -> tuple[Remains, bool, bool]:
+        """Return how the shard was left, whether that incarnation was ready, and whether it sleeps."""
+        remains = judge(self._gather())
+        record, folder = self.incarnation.record, self._folder
+        if record is None:
+            return remains, False, False
+        return remains, folder.was_ready(record.run), folder.sleep(record.run) is not None
 
     def _gather(self) -> Evidence:
         own = self.incarnation
@@ -199,7 +206,7 @@ class NodeHands:
 
     async def look(self, life: Life) -> Looked:
         adapter = self._host.adapters.get(life.spec.engine)
-        if life.phase is Phase.SERVING:
+        if life.phase is Phase.SERVING and life.bad_looks == 0:  # not while it is being adopted
             await self._read_memory(life.spec)
         return await self._looker.look(self.incarnation, life, adapter)
 

@@ -14,7 +14,7 @@ from llmgw_agent.node import processes
 from llmgw_agent.node.host import Host
 from llmgw_agent.node.incarnation import Incarnation
 from llmgw_agent.node.probes import Answer, NoAnswer, ask
-from llmgw_agent.node.processes import Listener
+from llmgw_agent.node.processes import Listener, Process
 from llmgw_agent.node.shardfolder import LaunchRecord
 from llmgw_agent.node.shards import Life, Looked, Phase
 
@@ -37,7 +37,9 @@ class Looker:
         at.log.pull()
         grew = at.log.read_bytes != self._read_bytes
         self._read_bytes = at.log.read_bytes
-        computing = await anyio.to_thread.run_sync(self._survey, at, life.phase is Phase.WARMING)
+        computing = await anyio.to_thread.run_sync(
+            self._survey, at, life.phase is Phase.WARMING, limiter=self._host.threads
+        )
         seen = Looked(healthy=False, grew=grew, computing=computing)
         if record.ready is None or record.port is None:
             return replace(seen, healthy=True, warm_up="")  # a rank that serves no HTTP
@@ -47,6 +49,10 @@ class Looker:
                 return replace(seen, why=wrong, wrong=wrong)
         except NoAnswer as error:
             return replace(seen, why=str(error))
+        if life.phase is Phase.SERVING and life.ready_at is None:
+            return replace(
+                seen, healthy=True
+            )  # adopted, and many more are to be: the load can wait
         warm_up = await self._warm_up(at, record) if life.phase is Phase.WARMING else None
         load = await self._load(at, record.port, adapter)
         return replace(seen, healthy=True, warm_up=warm_up, load=load)
@@ -72,7 +78,7 @@ class Looker:
         Raises NoAnswer where that cannot be told yet.
         """
         found = await anyio.to_thread.run_sync(
-            processes.listener, port, self._host.address, at.known
+            self._listener, port, at.known, limiter=self._host.threads
         )
         if at.state is None or not processes.is_alive(at.state.main):
             raise NoAnswer("it has just ended")  # and its socket with it: that proves nothing
@@ -90,6 +96,12 @@ class Looker:
         if not missing:
             return ""
         return f"the engine serves {', '.join(sorted(listed)) or 'nothing'}, not {missing[0]}"
+
+    def _listener(self, port: int, tree: frozenset[Process]) -> Listener:
+        address = self._host.address
+        found = processes.listener(port, address, tree, self._host.sockets())
+        # That it was not ours a moment ago says nothing: it may have begun to listen since.
+        return found if found is Listener.OURS else processes.listener(port, address, tree)
 
     async def _warm_up(self, at: Incarnation, record: LaunchRecord) -> str:
         problem = ""

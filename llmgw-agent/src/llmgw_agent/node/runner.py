@@ -177,7 +177,9 @@ class Runner:
 
     def _move_to(self, life: Life) -> None:
         self._life = life
-        serving = life.incarnation if life.phase is Phase.SERVING else None
+        # An adopted engine is told nothing before it has answered as the one that it is taken for.
+        is_proven = life.phase is Phase.SERVING and life.ready_at is not None
+        serving = life.incarnation if is_proven else None
         if serving != self._serving:
             self._serving = serving
             self._adapt.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import anyio
@@ -68,7 +68,7 @@ class Supervisor:
         self._shards.mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._assign_unknown()
         async with anyio.create_task_group() as group:
-            self._start_runners(group)
+            await self._start_runners(group)
             with anyio.move_on_after(_TAKE_OVER_S):
                 for runner in tuple(self._runners.values()):
                     await runner.taken_over.wait()
@@ -77,7 +77,7 @@ class Supervisor:
             while True:
                 await self._changed.wait()
                 self._changed = anyio.Event()
-                self._start_runners(group)
+                await self._start_runners(group)
 
     def is_idle(self) -> bool:
         """Whether no shard is assigned and nothing of one is left."""
@@ -117,22 +117,33 @@ class Supervisor:
                 records.append(record)
         return records
 
-    def _start_runners(self, group: TaskGroup) -> None:
-        for shard, assigned in self._assignments.all().items():
-            if shard not in self._runners:
-                try:
-                    hands = self._make_hands(
-                        self._host, ShardFolder(self._shards / shard), assigned
-                    )
-                except (DiskFull, OSError) as error:
-                    log.warning("shard cannot be begun", shard=shard, reason=str(error))
-                    group.start_soon(self._try_again)
-                    continue
-                self._hands[shard] = hands
-                self._runners[shard] = self._runner(assigned, hands)
-                self._logs.add(shard, _description(assigned), hands.incarnation.log)
-                group.start_soon(self._keep_running, shard)
-                group.start_soon(self._runners[shard].keep_adapted)
+    async def _start_runners(self, group: TaskGroup) -> None:
+        missing = {
+            shard: assigned
+            for shard, assigned in self._assignments.all().items()
+            if shard not in self._runners
+        }
+        if not missing:
+            return
+        for shard, hands in (await anyio.to_thread.run_sync(self._begin, missing)).items():
+            assigned = missing[shard]
+            self._hands[shard] = hands
+            self._runners[shard] = self._runner(assigned, hands)
+            self._logs.add(shard, _description(assigned), hands.incarnation.log)
+            group.start_soon(self._keep_running, shard)
+            group.start_soon(self._runners[shard].keep_adapted)
+        if any(shard not in self._runners for shard in missing):
+            group.start_soon(self._try_again)
+
+    def _begin(self, assigned: Mapping[ShardId, Assigned]) -> dict[ShardId, Hands]:
+        """Return hands for each shard whose folder can be had. Blocks: a new one gets its key."""
+        made = {}
+        for shard, item in assigned.items():
+            try:
+                made[shard] = self._make_hands(self._host, ShardFolder(self._shards / shard), item)
+            except (DiskFull, OSError) as error:
+                log.warning("shard cannot be begun", shard=shard, reason=str(error))
+        return made
 
     def _runner(self, assigned: Assigned, hands: Hands) -> Runner:
         shard = assigned.spec.id
