@@ -2,8 +2,6 @@
 
 # ruff: noqa: N802, N815 -- NVML's own names
 
-import socket
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +9,10 @@ import pytest
 
 from llmgw.domain.ids import DeviceId
 from llmgw.domain.nodes import Device, DeviceHealth
+from llmgw.testing.hardware import ProbeContract
 from llmgw_agent.node.hardware.amd import AmdProbe
-from llmgw_agent.node.hardware.fabric import fabric_labels, interface_addresses
 from llmgw_agent.node.hardware.machine import memory_mib
 from llmgw_agent.node.hardware.nvidia import NvidiaProbe
-from llmgw_agent.node.hardware.watch import DeviceWatch
 
 
 class NVMLError(Exception):
@@ -45,6 +42,8 @@ class ReplayedNvml:
         self.begun = 0
 
     def nvmlInit(self) -> None:
+        if (refusal := self.answers.get("nvmlInit")) is not None:
+            raise refusal
         self.begun += 1
 
     def nvmlShutdown(self) -> None:
@@ -84,6 +83,7 @@ def h100(count: int) -> dict[str, Any]:
         "nvmlDeviceGetMemoryInfo": Struct(total=80 * gib, used=2 * gib, free=78 * gib),
         "nvmlDeviceGetUtilizationRates": Struct(gpu=50, memory=10),
         "nvmlDeviceGetCudaComputeCapability": (9, 0),
+        "nvmlDeviceGetEccMode": (1, 1),
         "nvmlDeviceGetTotalEccErrors": 0,
         "nvmlDeviceGetPciInfo": [
             Struct(busId=f"00000000:{index:02X}:00.0".encode()) for index in range(count)
@@ -110,8 +110,13 @@ def test_a_whole_device_is_read() -> None:
         memory_used_mib=2 * 1024,
         utilisation=0.5,
         pci_address="00000000:00:00.0",
-        labels={"driver": "580.95.05", "compute_capability": "9.0"},
+        labels={"driver": "580.95.05", "compute_capability": "9.0", "ecc": "on"},
     )
+
+
+def test_errors_of_memory_that_could_not_be_corrected_are_counted() -> None:
+    (device,) = read(ReplayedNvml(1, nvmlDeviceGetEccMode=(0, 1), nvmlDeviceGetTotalEccErrors=3))
+    assert (device.labels["ecc"], device.labels["ecc_uncorrected"]) == ("off", "3")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +125,7 @@ def test_a_whole_device_is_read() -> None:
         ("nvmlDeviceGetUtilizationRates", "utilisation"),
         ("nvmlDeviceGetPciInfo", "pci_address"),
         ("nvmlDeviceGetCudaComputeCapability", None),
+        ("nvmlDeviceGetEccMode", None),
         ("nvmlDeviceGetTotalEccErrors", None),
         ("nvmlDeviceGetComputeRunningProcesses", None),
         ("nvmlDeviceGetName", None),
@@ -309,94 +315,67 @@ def test_a_node_without_a_library_or_devices_has_none() -> None:
     assert read(ReplayedNvml(0)) == ()
 
 
-def test_amd_devices_are_read_from_sysfs(tmp_path: Path) -> None:
-    device = tmp_path / "card1" / "device"
-    device.mkdir(parents=True)
+class TestNvidiaProbe(ProbeContract):
+    def make(self, folder: Path, **answers: Any) -> NvidiaProbe:
+        busy = [[Struct(pid=7, usedGpuMemory=1 << 30)], []]
+        nvml = ReplayedNvml(2, **{"nvmlDeviceGetComputeRunningProcesses": busy, **answers})
+        return NvidiaProbe(lambda: nvml)
+
+    def make_without(self, folder: Path) -> NvidiaProbe:
+        return self.make(folder, nvmlInit=NVMLError("Driver Not Loaded"))
+
+    def make_refusing(self, folder: Path) -> NvidiaProbe:
+        named = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID")
+        refused = dict.fromkeys(h100(2).keys() - {*named}, NVMLError("Not Supported"))
+        return self.make(folder, **refused)
+
+    def make_losing(self, folder: Path) -> NvidiaProbe:
+        lost = NVMLErrorGpuIsLost("GPU is lost")
+        return self.make(folder, nvmlDeviceGetMemoryInfo=[h100(1)["nvmlDeviceGetMemoryInfo"], lost])
+
+
+class TestAmdProbe(ProbeContract):
+    def make(self, folder: Path) -> AmdProbe:
+        for card in range(2):
+            sysfs(folder, card)
+        return AmdProbe(folder)
+
+    def make_without(self, folder: Path) -> AmdProbe:
+        return AmdProbe(folder / "none")
+
+    def make_refusing(self, folder: Path) -> AmdProbe:
+        for device in (sysfs(folder, card) for card in range(2)):
+            for name in ("mem_info_vram_total", "mem_info_vram_used", "gpu_busy_percent"):
+                (device / name).unlink()
+        return AmdProbe(folder)
+
+    def make_losing(self, folder: Path) -> AmdProbe:
+        probe = self.make(folder)
+        (sysfs(folder, 1) / "enable").write_text("0\n")
+        return probe
+
+
+def sysfs(folder: Path, card: int) -> Path:
+    """Write what the kernel shows of an AMD device."""
+    device = folder / f"card{card}" / "device"
+    device.mkdir(parents=True, exist_ok=True)
     fields = {
         "vendor": "0x1002",
-        "unique_id": "0x1a2b",
+        "unique_id": f"0x1a2b3c4d5e6f708{card}",
         "product_name": "AMD Instinct MI300X",
         "mem_info_vram_total": str(192 << 30),
         "mem_info_vram_used": str(1 << 30),
         "gpu_busy_percent": "25",
+        "enable": "1",
     }
     for name, text in fields.items():
         (device / name).write_text(text + "\n")
+    return device
+
+
+def test_amd_devices_are_read_from_sysfs(tmp_path: Path) -> None:
+    sysfs(tmp_path, 1)
     (tmp_path / "card1-DP-1" / "device").mkdir(parents=True)
     (found,) = AmdProbe(tmp_path).devices(frozenset())
-    assert (found.id, found.kind) == ("GPU-1a2b", "AMD Instinct MI300X")
+    assert (found.id, found.kind) == ("GPU-1a2b3c4d5e6f7081", "AMD Instinct MI300X")
     assert (found.memory_mib, found.memory_used_mib, found.utilisation) == (192 << 10, 1024, 0.25)
-
-
-def test_active_ports_become_fabric_labels(tmp_path: Path) -> None:
-    for port, state, layer in (
-        ("mlx5_0", "4: ACTIVE", "InfiniBand"),
-        ("mlx5_1", "1: DOWN", "InfiniBand"),
-        ("mlx5_2", "4: ACTIVE", "Ethernet"),
-    ):
-        folder = tmp_path / port / "ports" / "1"
-        (folder / "gids").mkdir(parents=True)
-        (folder / "state").write_text(state)
-        (folder / "link_layer").write_text(layer)
-        (folder / "gids" / "0").write_text("fe80:0000:0000:0001:0002:c903:0000:1234")
-    assert fabric_labels(tmp_path) == {"ib": "fe80000000000001", "roce": "active"}
-    assert fabric_labels(tmp_path / "none") == {}
-
-
-class Probe:
-    """Answers, breaks or hangs as told."""
-
-    def __init__(self, vendor: str) -> None:
-        self.vendor = vendor
-        self.gate = threading.Event()
-        self.gate.set()
-        self.broken = False
-
-    def devices(self, our_pids: frozenset[int]) -> tuple[Device, ...]:
-        self.gate.wait(10)
-        if self.broken:
-            raise RuntimeError("a bug of the plugin")
-        name = DeviceId(f"{self.vendor}-0")
-        return (Device(id=name, index=0, kind="x", vendor=self.vendor, memory_mib=1),)
-
-
-@pytest.mark.anyio
-async def test_a_driver_that_hangs_delays_nobody_and_is_picked_up_when_it_answers() -> None:
-    slow, quick = Probe("slow"), Probe("quick")
-    watch = DeviceWatch({"slow": slow, "quick": quick}, our_pids=frozenset, limit_s=0.1)
-    assert {item.health for item in await watch.read()} == {DeviceHealth.OK}
-    slow.gate.clear()
-    for _ in range(2):  # the second time it is not even asked
-        health = {item.vendor: item.health for item in await watch.read()}
-        assert health == {"slow": DeviceHealth.FAILED, "quick": DeviceHealth.OK}
-    slow.gate.set()
-    for _ in range(50):
-        if {item.health for item in await watch.read()} == {DeviceHealth.OK}:
-            return
-    raise AssertionError("the driver answers again and nobody listens")
-
-
-@pytest.mark.anyio
-async def test_a_probe_that_breaks_takes_no_other_along() -> None:
-    bad, good = Probe("bad"), Probe("good")
-    watch = DeviceWatch({"bad": bad, "good": good}, our_pids=frozenset)
-    await watch.read()
-    bad.broken = True
-    health = {item.vendor: item.health for item in await watch.read()}
-    assert health == {"bad": DeviceHealth.FAILED, "good": DeviceHealth.OK}
-
-
-def test_the_addresses_of_interfaces_are_those_that_this_machine_has(tmp_path: Path) -> None:
-    inet6 = tmp_path / "if_inet6"
-    inet6.write_text(
-        "fe80000000000000000000000000beef 03 40 20 80     far0\n"
-        "20010db8000000000000000000000007 03 40 00 80     far0\n"
-        "20010db8000000000000000000000008 03 40 00 80     far0\n"
-        "00000000000000000000000000000001 01 80 10 80       lo\n"
-    )
-    found = interface_addresses(inet6)
-    assert found.pop("far0.address") == "2001:db8::7"
-    assert "lo.address" not in found
-    for address in found.values():
-        with socket.socket(socket.AF_INET) as listening:
-            listening.bind((address, 0))

@@ -8,7 +8,7 @@ from llmgw.domain.nodes import Device
 
 
 class HardwareProbe(Protocol):
-    """One vendor's devices. Called on a thread of its own: a hanging driver delays nothing else."""
+    """One vendor's devices. Called on a thread, not always the same: a hanging driver delays nothing else."""
 
     @property
     def vendor(self) -> str: ...
@@ -16,7 +16,8 @@ class HardwareProbe(Protocol):
     def devices(self, our_pids: frozenset[int]) -> tuple[Device, ...]:
         """Return the devices as they are now; () where there are none or no driver.
 
-        A field that cannot be read is None. One device that fails is listed as failed and does
-        not hide the others (C045, C046). our_pids: processes of this agent's engines.
+        A field that cannot be read is None. One device that fails is listed as failed, with a
+        reason, and does not hide the others (C045, C046). Ids are unique on the node and last
+        over restarts. our_pids: processes of this agent's engines.
         """
         ...

@@ -6,6 +6,7 @@ of the questions (C045, C046). What cannot be read is None, never 0.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -122,11 +123,14 @@ def _read(
     """Read one device or MIG partition, each field by itself."""
     ask = _Asker(nvml)
     memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    shared = memory is None
-    total, available = memory_mib()
+    # Unified memory: the question is refused, and the device uses the machine's own RAM.
+    shared = memory is None and not ask.lost
+    total, available = memory_mib() if shared else (None, None)
+    used = None if total is None or available is None else total - available
     rates = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     capability = ask(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
     driver = ask(lambda: _text(nvml.nvmlSystemGetDriverVersion()))
+    ecc = ask(lambda: nvml.nvmlDeviceGetEccMode(handle))
     uncorrected = ask(
         lambda: nvml.nvmlDeviceGetTotalEccErrors(
             handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
@@ -136,6 +140,11 @@ def _read(
     labels = {
         "driver": driver,
         "compute_capability": None if capability is None else f"{capability[0]}.{capability[1]}",
+        "ecc": None
+        if ecc is None
+        else "on"
+        if ecc[0]
+        else "off",  # now; a change waits for a reset
         "ecc_uncorrected": None if not uncorrected else str(uncorrected),
     }
     return Device(
@@ -143,13 +152,8 @@ def _read(
         index=index,
         kind=ask(lambda: _text(nvml.nvmlDeviceGetName(handle))) or "NVIDIA device",
         vendor=NvidiaProbe.vendor,
-        # Unified memory: the query is refused, and the device uses the machine's own RAM.
         memory_mib=total if memory is None else int(memory.total) >> 20,
-        memory_used_mib=(
-            (None if available is None else total - available)
-            if memory is None
-            else int(memory.used) >> 20
-        ),
+        memory_used_mib=used if memory is None else int(memory.used) >> 20,
         memory_shared=shared,
         utilisation=None if rates is None else min(1.0, int(rates.gpu) / 100),
         health=DeviceHealth.FAILED if ask.lost else DeviceHealth.OK,
@@ -271,6 +275,11 @@ def _words(error: Exception) -> str:
 
 
 def _load_pynvml() -> Nvml:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")  # as `pynvml` does
+    except OSError as error:
+        # Most nodes without NVIDIA's devices: a megabyte less than to be told so by `pynvml`.
+        raise ImportError(str(error)) from None
     import pynvml
 
     module: Nvml = pynvml
