@@ -14,10 +14,12 @@ from llmgw.domain.replicas import Failure, FailureCause, ShardState
 from llmgw.testing.clock import FastClock
 from llmgw.testing.cluster import RunningServer, running_server
 from llmgw.testing.engine_script import Script, ScriptedEngine
-from llmgw.testing.values import inventory
+from llmgw.testing.values import device, inventory
 
 pytestmark = pytest.mark.anyio
 
+SAID = {"driver": "580.95.05", "ecc": "on", "ecc_uncorrected": "2", "xid": "31"}
+PCI = "00000000:1B:00.0"
 MODELS: list[dict[str, Any]] = [
     {
         "name": "tiny",
@@ -55,7 +57,8 @@ async def server(tmp_path: Path) -> AsyncIterator[RunningServer]:
         # The router looks by itself whether something answers where the first replica should be.
         port = httpx.URL(engine.url).port
         assert port is not None
-        running.nodes.join(inventory("gpu-01", devices=2, port_range=(port, port + 1)))
+        devices = (device("gpu-01", 0, labels=SAID, pci_address=PCI), device("gpu-01", 1))
+        running.nodes.join(inventory("gpu-01", devices=devices, port_range=(port, port + 1)))
         await until(lambda: one_ready(running))
         yield running
 
@@ -94,7 +97,10 @@ async def test_the_fleet_is_told_as_it_is(server: RunningServer) -> None:
     (node,) = (await get(server, "/nodes"))["nodes"]
     assert (node["id"], node["state"], node["devices_free"]) == ("gpu-01", "ready", 1)
     detail = await get(server, "/nodes/gpu-01")
-    (held,) = [device for device in detail["device_list"] if device["used_by"]]
+    (held,) = [item for item in detail["device_list"] if item["used_by"]]
+    first, second = detail["device_list"]
+    assert (first["labels"], first["pci_address"]) == (SAID, PCI)
+    assert (second["labels"], second["pci_address"]) == ({}, None)
     (replica,) = (await get(server, "/replicas"))["replicas"]
     assert held["used_by"] == [replica["shards"][0]["id"]]
     assert (replica["model"], replica["state"]) == ("tiny", "ready")

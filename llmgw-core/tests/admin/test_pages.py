@@ -17,7 +17,7 @@ from llmgw.store import Store
 from llmgw.store.tokens import Role
 from llmgw.testing.clock import FakeClock, FastClock
 from llmgw.testing.cluster import RunningServer, running_server
-from llmgw.testing.values import inventory
+from llmgw.testing.values import device, inventory
 
 pytestmark = pytest.mark.anyio
 
@@ -185,7 +185,8 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[RunningServer, httpx.Asy
         }
     ]
     async with running_server(tmp_path, models=models, clock=FastClock()) as server:
-        server.nodes.join(inventory("gpu-01", devices=1, hostname=MARKUP))
+        devices = (device("gpu-01", 0, labels={"driver": MARKUP, "xid": "31"}),)
+        server.nodes.join(inventory("gpu-01", devices=devices, hostname=MARKUP))
         with anyio.fail_after(10):
             while not server.nodes.sent:
                 server.nodes.beat()
@@ -222,6 +223,7 @@ async def test_what_engines_and_nodes_wrote_is_text_on_every_page(
         assert "<img" not in answer.text, path
         assert "alert(1)</script>" not in answer.text, path
     assert "&lt;script&gt;" in (await browser.get("/replicas")).text
+    assert "xid=31" in (await browser.get("/nodes/gpu-01")).text
 
 
 async def test_a_node_is_drained_from_its_page(

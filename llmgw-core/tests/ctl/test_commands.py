@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,14 +18,15 @@ from llmgw.ctl.commands import ctl
 from llmgw.ctl.session import CtlCommand
 from llmgw.errors import ConfigError, PermanentError, RequestError, TransientError
 from llmgw.testing.cluster import RunningServer
-from llmgw.testing.values import inventory
+from llmgw.testing.values import device, inventory
 
 Run = Callable[..., Result]
 
 
 def serve(server: RunningServer, portal: BlockingPortal, run: Run, port: int) -> None:
     """Give the server a node, and wait until the model runs on it."""
-    node = inventory("gpu-01", devices=2, port_range=(port, port))
+    devices = tuple(device("gpu-01", index, labels={"xid": f"3{index}"}) for index in range(2))
+    node = inventory("gpu-01", devices=devices, port_range=(port, port))
     portal.call(server.nodes.join, node)
     until = time.monotonic() + 10
     while time.monotonic() < until:
@@ -57,7 +59,9 @@ def test_the_fleet_in_tables(
     assert cells(run("models").stdout)[1][:3] == ["tiny", "-", "serving"]
     assert "tiny" in run("replicas").stdout
     assert "tiny" in run("endpoints").stdout
-    assert "NVIDIA" in run("node", "gpu-01").stdout
+    detail = run("node", "gpu-01").stdout
+    assert "NVIDIA" in detail
+    assert re.search(r"^1 .* xid=31$", detail, re.MULTILINE), "what the driver says of a device"
     assert "tiny is serving: to " in run("route", "tiny").stdout
     assert "model tiny: serving" in run("explain", "tiny").stdout
     assert "node gpu-01: ready" in run("explain", "gpu-01", "--node").stdout

@@ -211,6 +211,8 @@ def _device(device: Device, holders: Mapping[DeviceId, list[str]]) -> DeviceRepl
         utilisation=device.utilisation,
         health=device.health.value,
         health_reason=device.health_reason,
+        labels=device.labels,
+        pci_address=device.pci_address,
         island=device.island,
         parent=device.parent,
         used_by=tuple(holders.get(device.id, ())),

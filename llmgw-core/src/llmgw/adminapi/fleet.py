@@ -68,6 +68,10 @@ class DeviceReply(Reply):
     """0.0 to 1.0."""
     health: str
     health_reason: str = ""
+    labels: Mapping[str, str] = {}
+    """What its driver says besides: of NVIDIA's `driver`, `compute_capability`, `ecc` (on, off),
+    `ecc_uncorrected` and `xid`, the last that was reported. What it refuses to say is left out."""
+    pci_address: str | None = None
     island: str | None = None
     parent: str | None = None
     used_by: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -145,8 +146,8 @@ def _node_text(node: NodeDetailReply) -> str:
                 ("because", node.because),
                 ("host", f"{node.hostname or '-'} at {node.address or '-'}"),
                 ("pool", node.pool),
-                ("labels", [f"{key}={value}" for key, value in node.labels.items()]),
-                ("fabric", [f"{key}={value}" for key, value in node.fabric.items()]),
+                ("labels", _labels(node.labels)),
+                ("fabric", _labels(node.fabric)),
                 ("cpu, ram", f"{node.cpu_count} cores, {size(node.ram_mib * mib)}"),
                 ("ram free", _mib(node.ram_available_mib)),
                 ("disk free", _mib(node.disk_free_mib)),
@@ -159,7 +160,17 @@ def _node_text(node: NodeDetailReply) -> str:
     if node.device_list:
         parts.append(
             table(
-                ["DEVICE", "KIND", "MEMORY", "USED", "BUSY", "HEALTH", "FABRIC", "HELD BY"],
+                [
+                    "DEVICE",
+                    "KIND",
+                    "MEMORY",
+                    "USED",
+                    "BUSY",
+                    "HEALTH",
+                    "FABRIC",
+                    "HELD BY",
+                    "LABELS",
+                ],
                 (
                     [
                         device.index,
@@ -171,6 +182,7 @@ def _node_text(node: NodeDetailReply) -> str:
                         device.island,
                         device.used_by
                         or (("another program",) if device.foreign_processes else ()),
+                        _labels(device.labels),
                     ]
                     for device in node.device_list
                 ),
@@ -179,6 +191,10 @@ def _node_text(node: NodeDetailReply) -> str:
     if node.replica_list:
         parts.append(replicas_table(node.replica_list))
     return "\n\n".join(parts)
+
+
+def _labels(labels: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in labels.items()]
 
 
 def _mib(value: int | None) -> str | None:
