@@ -6,11 +6,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from llmgw.contracts.join import SERVER_NAME, JoinToken, derive_join_authority
+from llmgw.contracts.join import SERVER_NAME, JoinToken
+from llmgw.contracts.joinproof import derive_join_authority
 from llmgw.domain.ids import NodeId
 from llmgw.testing.trust import Authority, InMemoryTrust
 from llmgw_agent.hub.identity import Applicant, Member, identify, peer_ip
-from llmgw_agent.node.identity.keeping import new_key
+from llmgw_agent.node.minting.work import new_key
 from llmgw_agent.wire.certificates import Unidentified
 
 CLUSTER = "test-cluster"

@@ -29,6 +29,8 @@ from llmgw.testing.trust import InMemoryTrust
 from llmgw_agent.hub.dispatcher import HubDispatcher
 from llmgw_agent.node.identity import KeptIdentity, NodeCredentials, TokenSource
 from llmgw_agent.node.link import Abilities, Link
+from llmgw_agent.node.minting import Mint
+from llmgw_agent.node.minting.work import answer
 from llmgw_agent.node.outbox import Allegiance, Outbox
 from llmgw_agent.wire.addresses import ServerAddress, parse_address
 from llmgw_agent.wire.versions import own_version
@@ -130,7 +132,7 @@ class Agent:
             inventory=lambda: self.inventory,
             allegiance=lambda: Allegiance(epoch=Epoch(0), cluster_id=self.cluster.cluster_id),
         )
-        self.kept = KeptIdentity(self.folder / "identity.json")
+        self.kept = KeptIdentity(self.folder / "identity.json", Mint(answer))
         self.credentials = NodeCredentials(
             node=self.inventory.node, kept=self.kept, tokens=self.tokens, clock=clock
         )

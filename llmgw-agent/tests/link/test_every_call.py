@@ -14,11 +14,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from llmgw.contracts.join import JoinToken, derive_join_authority
+from llmgw.contracts.join import JoinToken
+from llmgw.contracts.joinproof import derive_join_authority
 from llmgw.domain.ids import NodeId, SessionId
 from llmgw.testing.trust import Authority
 from llmgw_agent.hub.bulk import Answers
-from llmgw_agent.node.identity.keeping import key_pem, new_key, signing_request
+from llmgw_agent.node.minting.work import key_pem, new_key, signing_request
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.addresses import TcpAddress, parse_address
 from llmgw_agent.wire.codec import DownDecoder, encode_bulk, encode_up

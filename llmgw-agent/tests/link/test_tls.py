@@ -13,13 +13,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from llmgw.contracts.join import JoinToken, derive_join_authority
+from llmgw.contracts.join import JoinToken
+from llmgw.contracts.joinproof import derive_join_authority
 from llmgw.domain.commands import StartShard
 from llmgw.domain.ids import Epoch, NodeId, SessionId
 from llmgw.errors import PermanentError, TransientError
 from llmgw.testing.trust import Authority, InMemoryTrust
-from llmgw_agent.node.identity.keeping import key_pem, new_key, signing_request
 from llmgw_agent.node.link import ServerState
+from llmgw_agent.node.minting.work import key_pem, new_key, signing_request
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.addresses import TcpAddress, parse_address
 from llmgw_agent.wire.authorities import authorities_digest

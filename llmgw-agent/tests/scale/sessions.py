@@ -36,8 +36,9 @@ from llmgw.logs import configure
 from llmgw.testing import values
 from llmgw.testing.trust import Authority, InMemoryTrust
 from llmgw_agent.node.identity import KeptIdentity, NodeCredentials, TokenSource
-from llmgw_agent.node.identity.keeping import new_key
 from llmgw_agent.node.link import Link, ServerState
+from llmgw_agent.node.minting import Mint
+from llmgw_agent.node.minting.work import answer, key_pem, new_key
 from llmgw_agent.node.outbox import Allegiance, Outbox
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.addresses import TcpAddress
@@ -82,10 +83,10 @@ class Fleet:
     trips_s: list[float] = field(default_factory=list)
 
     def credentials(self, node: NodeId) -> NodeCredentials:
-        kept = KeptIdentity(self.folder / node / "identity.json")
+        kept = KeptIdentity(self.folder / node / "identity.json", Mint(answer))
         key = new_key()
         kept.take(
-            key,
+            key_pem(key).decode(),
             pb.CertificateGrant(
                 certificate_chain=self.trust.node_certificate(node, key.public_key()),
                 ca_bundle=self.trust.authorities[0].pem,

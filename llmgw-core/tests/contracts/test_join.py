@@ -10,12 +10,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from llmgw.contracts.join import (
-    JoinToken,
-    derive_join_authority,
-    key_pin,
-    token_id_of,
-)
+from llmgw.contracts.join import JoinToken
+from llmgw.contracts.joinproof import derive_join_authority, key_pin, token_id_of
 from llmgw.domain.secret import Secret
 
 SECRET = Secret("s" * 43)

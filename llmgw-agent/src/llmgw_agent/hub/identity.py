@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from llmgw.contracts.join import token_id_of
+from llmgw.contracts.joinproof import token_id_of
 from llmgw.domain.ids import NodeId
 from llmgw_agent.wire.certificates import Unidentified, node_named, pool_named
 
@@ -52,7 +52,16 @@ def identify(leaf: bytes, roots: bytes, cluster_id: str) -> Member | Applicant:
         raise Unidentified("its issuer is trusted no more")
     if token := token_id_of(certificate):
         return Applicant(token)
-    return Member(node_named(certificate, cluster_id), pool_named(certificate, cluster_id))
+    uris = _uris(certificate)
+    return Member(node_named(uris, cluster_id), pool_named(uris, cluster_id))
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:

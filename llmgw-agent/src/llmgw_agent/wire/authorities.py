@@ -6,7 +6,7 @@ import hashlib
 
 from cryptography import x509
 
-from llmgw.contracts.join import key_pin, token_id_of
+from llmgw.contracts.joinproof import key_pin, token_id_of
 
 _DIGITS = 16
 

@@ -11,12 +11,14 @@ import anyio.to_thread
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from llmgw.contracts.join import JoinToken, derive_join_authority
+from llmgw.contracts.join import JoinToken
+from llmgw.contracts.joinproof import derive_join_authority
 from llmgw.domain.ids import NodeId
 from llmgw.errors import TransientError
 from llmgw.testing.trust import InMemoryTrust
 from llmgw_agent.node.identity import KeptIdentity, NotAPeer, PeerTls
-from llmgw_agent.node.identity.keeping import new_key
+from llmgw_agent.node.minting import Mint
+from llmgw_agent.node.minting.work import answer, key_pem, new_key
 from llmgw_agent.node.weights.exchange import Problem, Question
 from llmgw_agent.node.weights.transfer import Refused, ask, fetch_listing
 from llmgw_agent.wire import agent_pb2 as pb
@@ -149,16 +151,16 @@ def talk(tls: PeerTls, peer: WeightsPeer) -> None:
 def kept_identity(path: Path, trust: InMemoryTrust | None, member: KeptIdentity) -> KeptIdentity:
     """Return an identity that another authority has signed, which believes ours; None: none."""
     if trust is None:
-        return KeptIdentity(path)
+        return KeptIdentity(path, Mint(answer))
     key = new_key()
     return keep(path, key, trust.node_certificate(NodeId("b"), key.public_key()), member)
 
 
 def keep(path: Path, key: Any, leaf: bytes, member: KeptIdentity) -> KeptIdentity:
-    kept = KeptIdentity(path)
+    kept = KeptIdentity(path, Mint(answer))
     assert member.pem is not None
     kept.take(
-        key,
+        key_pem(key).decode(),
         pb.CertificateGrant(
             certificate_chain=leaf,
             ca_bundle=member.pem.authorities.encode(),

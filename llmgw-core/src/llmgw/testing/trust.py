@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from llmgw.contracts.join import SERVER_NAME, JoinToken, derive_join_authority, key_pin
+from llmgw.contracts.join import SERVER_NAME, JoinToken
+from llmgw.contracts.joinproof import derive_join_authority, key_pin
 from llmgw.contracts.trust import JoinGrant, ServerIdentity
 from llmgw.domain.ids import NodeId
 from llmgw.domain.secret import Secret

@@ -21,7 +21,8 @@ from cryptography.x509.verification import (
     Store as Roots,
 )
 
-from llmgw.contracts.join import SERVER_NAME, JoinToken, derive_join_authority, key_pin
+from llmgw.contracts.join import SERVER_NAME, JoinToken
+from llmgw.contracts.joinproof import derive_join_authority, key_pin
 from llmgw.domain.ids import NodeId
 from llmgw.errors import PermanentError, RequestError
 from llmgw.store import Store

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from llmgw.errors import PermanentError
-from llmgw_engine_vllm.locks import vllm_0_33_0, vllm_cpu_0_32_0
+import importlib
 
-LOCKS = {"0.33.0": vllm_0_33_0.PACKAGES, "0.32.0-cpu": vllm_cpu_0_32_0.PACKAGES}
+from llmgw.errors import PermanentError
+
+#: Module by version, imported when it is asked for: most processes that load this plugin install nothing.
+LOCKS = {"0.33.0": "vllm_0_33_0", "0.32.0-cpu": "vllm_cpu_0_32_0"}
 
 
 def requirements(version: str) -> str:
@@ -13,12 +15,13 @@ def requirements(version: str) -> str:
 
     Raises PermanentError naming the versions that are shipped, if this one is not.
     """
-    packages = LOCKS.get(version)
-    if packages is None:
+    module = LOCKS.get(version)
+    if module is None:
         raise PermanentError(
             f"no requirements are shipped for vllm {version}, only for {', '.join(LOCKS)}: give "
             "the agent a lock of your own for it, or name a program of the node in `command`"
         )
+    packages = importlib.import_module(f"{__name__}.{module}").PACKAGES
     return "".join(
         f"{name}=={number} --hash=sha256:{digest}\n" for name, number, digest in packages
     )

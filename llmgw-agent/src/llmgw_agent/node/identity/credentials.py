@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 import grpc
 import grpc.aio
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from llmgw.clock import Clock
-from llmgw.contracts.join import JoinToken, derive_join_authority
+from llmgw.contracts.join import JoinToken
 from llmgw.domain.ids import NodeId
 from llmgw.errors import LlmgwError, PermanentError, TransientError
 from llmgw.logs import get_logger
-from llmgw_agent.node.identity.authority import fetch_authority
-from llmgw_agent.node.identity.keeping import KeptIdentity, key_pem, new_key, signing_request
+from llmgw_agent.node.identity.keeping import KeptIdentity
 from llmgw_agent.node.identity.tokens import TokenSource
 from llmgw_agent.wire import agent_pb2 as pb
 from llmgw_agent.wire.addresses import ServerAddress, TcpAddress
@@ -26,6 +24,8 @@ from llmgw_agent.wire.dialling import secure_channel
 from llmgw_agent.wire.service import Stub, reason_of
 
 log = get_logger(__name__)
+
+T = TypeVar("T")
 
 _CALL_LIMIT_S = 20.0
 _CHECK_EVERY_S = 3600.0
@@ -166,17 +166,15 @@ class NodeCredentials:
     async def _join(self, server: ServerAddress, token: JoinToken) -> None:
         if not isinstance(server, TcpAddress):
             raise PermanentError(f"{server}: a socket file takes no certificate")
-        authority = await anyio.to_thread.run_sync(fetch_authority, server, token.pin)
-        key = new_key()
-        proof = derive_join_authority(token.id, token.secret).issue(key.public_key(), self._node)
+        papers = await _apart(lambda: self._kept.mint.join(server, token, self._node))
         credentials = grpc.ssl_channel_credentials(
-            root_certificates=authority,
-            private_key=key_pem(key),
-            certificate_chain=proof.public_bytes(Encoding.PEM),
+            root_certificates=papers.authority.encode(),
+            private_key=papers.key.encode(),
+            certificate_chain=papers.proof.encode(),
         )
         async with secure_channel(server, credentials) as channel:
             try:
-                grant = await self._call(Stub(channel).join, server, key)
+                grant = await self._call(Stub(channel).join, server, papers.request)
             except TransientError as error:
                 # The server was there a moment ago and TLS gives no reason: it trusts only the
                 # authorities of tokens that are still good.
@@ -189,23 +187,23 @@ class NodeCredentials:
                 f"this node belongs to cluster {self._kept.cluster_id} and the join token to "
                 f"{grant.cluster_id}: start the agent once with --rejoin to change over"
             )
-        self._keep(key, grant)
+        await self._keep(papers.key, grant)
         log.info("joined the cluster", server=str(server), cluster_id=grant.cluster_id)
 
     async def _renew(self, server: TcpAddress) -> None:
-        key = new_key()
+        papers = await _apart(lambda: self._kept.mint.renew(self._node))
         async with secure_channel(server, self._kept.channel_credentials()) as channel:
-            grant = await self._call(Stub(channel).renew, server, key)
-        self._keep(key, grant)
+            grant = await self._call(Stub(channel).renew, server, papers.request)
+        await self._keep(papers.key, grant)
         log.info("certificate renewed", server=str(server), expires=self._kept.expired_on)
 
     async def _call(
         self,
         method: grpc.aio.UnaryUnaryMultiCallable[pb.CertificateRequest, pb.CertificateGrant],
         server: TcpAddress,
-        key: ec.EllipticCurvePrivateKey,
+        csr: str,
     ) -> pb.CertificateGrant:
-        request = pb.CertificateRequest(node=self._node, csr=signing_request(key, self._node))
+        request = pb.CertificateRequest(node=self._node, csr=csr.encode())
         try:
             return await method(request, timeout=_CALL_LIMIT_S)
         except grpc.aio.AioRpcError as error:
@@ -213,10 +211,15 @@ class NodeCredentials:
                 raise PermanentError(f"{server} refuses: {error.details()}") from None
             raise TransientError(f"{server}: {reason_of(error)}") from None
 
-    def _keep(self, key: ec.EllipticCurvePrivateKey, grant: pb.CertificateGrant) -> None:
+    async def _keep(self, key: str, grant: pb.CertificateGrant) -> None:
         try:
-            self._kept.take(key, grant)
+            await _apart(lambda: self._kept.take(key, grant))
         except ValueError as error:
             raise TransientError(f"the server's certificate cannot be used: {error}") from None
         except OSError as error:
             raise TransientError(f"the certificate cannot be kept: {error}") from None
+
+
+async def _apart(work: Callable[[], T]) -> T:
+    """Do what waits for another process; who is cancelled does not wait for it."""
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)

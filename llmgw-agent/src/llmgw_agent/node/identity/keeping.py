@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc
 import msgspec
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from llmgw.contracts.join import key_pin
-from llmgw.domain.ids import NodeId
 from llmgw.errors import ConfigError, Problem
-from llmgw_agent.node.durable import write_atomically
+from llmgw_agent.node.durable import DiskFull, write_atomically
+from llmgw_agent.node.minting import Facts, Mint
 from llmgw_agent.wire import agent_pb2 as pb
-from llmgw_agent.wire.authorities import authorities_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +23,7 @@ class _Document:
     ca_bundle: str = ""
     cluster_id: str = ""
     pool: str | None = None
+    facts: Facts | None = None  #: None beside a certificate: an older agent wrote it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +38,19 @@ class IdentityPem:
 class KeptIdentity:
     """`identity.json`, 0600: key and certificate can never disagree, whenever the power goes."""
 
-    def __init__(self, path: Path) -> None:
-        """Read `path`, which need not exist. Raises ConfigError if it is not what we wrote."""
+    def __init__(self, path: Path, mint: Mint | None = None) -> None:
+        """Read `path`, which need not exist. Raises ConfigError if it is not what we wrote,
+        TransientError where that cannot be told now."""
         self._path = path
+        self.mint = mint or Mint()
         try:
             self._document = msgspec.json.decode(path.read_bytes(), type=_Document)
-            self._leaf = _leaf(self._document)
+            if self._document.certificate_chain and self._document.facts is None:
+                self._document = self._read(self._document)
+                with suppress(DiskFull, OSError):  # then they are read once more at the next start
+                    write_atomically(path, msgspec.json.encode(self._document))
         except FileNotFoundError:
             self._document = _Document()
-            self._leaf = None
         except (msgspec.DecodeError, ValueError) as error:
             raise ConfigError(
                 str(path),
@@ -61,6 +62,12 @@ class KeptIdentity:
                     )
                 ],
             ) from error
+
+    def _read(self, document: _Document) -> _Document:
+        facts = self.mint.facts(
+            key=document.key, chain=document.certificate_chain, authorities=document.ca_bundle
+        )
+        return replace(document, facts=facts)
 
     @property
     def pool(self) -> str | None:
@@ -75,31 +82,32 @@ class KeptIdentity:
     @property
     def pins(self) -> frozenset[str]:
         """`key_pin` of every authority that this node believes."""
-        bundle = self._document.ca_bundle.encode()
-        if not bundle:
-            return frozenset()
-        return frozenset(key_pin(item) for item in x509.load_pem_x509_certificates(bundle))
+        facts = self._document.facts
+        return frozenset(facts.pins) if facts else frozenset()
 
     @property
     def authorities(self) -> str:
         """`authorities_digest` of those that this node believes; "": it has no certificate."""
-        return authorities_digest(self._document.ca_bundle.encode())
+        facts = self._document.facts
+        return facts.digest if facts else ""
 
     def is_usable(self, wall: float) -> bool:
         """Whether there is a certificate, and it has not run out. wall: Unix seconds."""
-        return self._leaf is not None and wall < self._leaf.not_valid_after_utc.timestamp()
+        facts = self._document.facts
+        return facts is not None and wall < facts.not_after
 
     def is_due(self, wall: float) -> bool:
         """Whether a third of the certificate's life is over: 10 days of 30."""
-        if self._leaf is None:
+        if (facts := self._document.facts) is None:
             return False
-        start = self._leaf.not_valid_before_utc.timestamp()
-        return wall >= start + (self._leaf.not_valid_after_utc.timestamp() - start) / 3
+        return wall >= facts.not_before + (facts.not_after - facts.not_before) / 3
 
     @property
     def expired_on(self) -> datetime.date | None:
         """The day on which the certificate runs, or ran, out."""
-        return self._leaf.not_valid_after_utc.date() if self._leaf else None
+        if (facts := self._document.facts) is None:
+            return None
+        return datetime.datetime.fromtimestamp(facts.not_after, datetime.UTC).date()
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Return what proves this node to a server, and says which servers to believe."""
@@ -114,54 +122,32 @@ class KeptIdentity:
     def pem(self) -> IdentityPem | None:
         """What other nodes are shown; None: there is no certificate."""
         document = self._document
-        if self._leaf is None:
+        if document.facts is None:
             return None
         return IdentityPem(
             key=document.key, chain=document.certificate_chain, authorities=document.ca_bundle
         )
 
-    def take(self, key: ec.EllipticCurvePrivateKey, grant: pb.CertificateGrant) -> None:
-        """Keep a new key with its certificate. Raises DiskFull with nothing changed."""
-        document = _Document(
-            key=key_pem(key).decode(),
-            certificate_chain=grant.certificate_chain.decode(),
-            ca_bundle=grant.ca_bundle.decode(),
-            cluster_id=grant.cluster_id,
-            # A renewal says nothing about the pool: the token did, once.
-            pool=grant.pool if grant.HasField("pool") else self._document.pool,
+    def take(self, key: str, grant: pb.CertificateGrant) -> None:
+        """Keep a new key (PEM) with its certificate. Blocks.
+
+        Raises ValueError if they do not belong together, TransientError, DiskFull or OSError,
+        each with nothing changed.
+        """
+        document = self._read(
+            _Document(
+                key=key,
+                certificate_chain=grant.certificate_chain.decode(),
+                ca_bundle=grant.ca_bundle.decode(),
+                cluster_id=grant.cluster_id,
+                # A renewal says nothing about the pool: the token did, once.
+                pool=grant.pool if grant.HasField("pool") else self._document.pool,
+            )
         )
-        leaf = _leaf(document)
-        if leaf is None or leaf.public_key() != key.public_key():
-            raise ValueError("the certificate is for another key")
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(self._path, msgspec.json.encode(document))
-        self._document, self._leaf = document, leaf
+        self._document = document
 
     def forget(self) -> None:
         """Drop the certificate (`--rejoin`); the file stays until the next one is there."""
-        self._document, self._leaf = _Document(), None
-
-
-def new_key() -> ec.EllipticCurvePrivateKey:
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def signing_request(key: ec.EllipticCurvePrivateKey, node: NodeId) -> bytes:
-    """Return a PEM request. The name in it is for people; the server signs what it has verified."""
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, node[:64])])
-    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
-    return request.public_bytes(serialization.Encoding.PEM)
-
-
-def _leaf(document: _Document) -> x509.Certificate | None:
-    if not document.certificate_chain:
-        return None
-    return x509.load_pem_x509_certificate(document.certificate_chain.encode())
+        self._document = _Document()

@@ -6,8 +6,7 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass
-
-from cryptography import x509
+from typing import Any
 
 from llmgw.domain.ids import NodeId
 from llmgw.errors import TransientError
@@ -72,11 +71,12 @@ class PeerTls:
         return connection, node
 
     def _node(self, connection: ssl.SSLSocket) -> NodeId:
-        leaf = connection.getpeercert(binary_form=True)
+        shown = connection.getpeercert()
         try:
-            if leaf is None or self.kept.cluster_id is None:
+            if not shown or self.kept.cluster_id is None:
                 raise Unidentified("it shows no certificate")
-            return node_named(x509.load_der_x509_certificate(leaf), self.kept.cluster_id)
+            names: Any = shown.get("subjectAltName", ())  # pairs, which the stubs do not know
+            return node_named((name for kind, name in names if kind == "URI"), self.kept.cluster_id)
         except Unidentified as error:
             raise NotAPeer(f"certificate refused: {error}") from None
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from llmgw.clock import Clock
-from llmgw.contracts.join import JoinToken, derive_join_authority
+from llmgw.contracts.join import JoinToken
+from llmgw.contracts.joinproof import derive_join_authority
 from llmgw.domain.secret import Secret
 from llmgw.errors import PermanentError, RequestError
 from llmgw.store.database import Database

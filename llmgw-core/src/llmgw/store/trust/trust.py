@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from llmgw.clock import Clock
-from llmgw.contracts.join import JoinToken, key_pin
+from llmgw.contracts.join import JoinToken
+from llmgw.contracts.joinproof import key_pin
 from llmgw.contracts.trust import JoinGrant, ServerIdentity
 from llmgw.domain.ids import NodeId, safe_name_problem
 from llmgw.domain.secret import Secret

@@ -8,7 +8,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL
 
-from llmgw.contracts.join import SERVER_NAME, key_pin
+from llmgw.contracts.join import SERVER_NAME
+from llmgw.contracts.joinproof import key_pin
 from llmgw.errors import PermanentError, TransientError
 from llmgw_agent.wire.addresses import TcpAddress
 
