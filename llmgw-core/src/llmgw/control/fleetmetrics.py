@@ -76,6 +76,11 @@ def _control_metrics(standing: Standing) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "llmgw_control_passes", "Plannings since the start.", value=standing.passes
     )
+    yield CounterMetricFamily(
+        "llmgw_control_failed_passes",
+        "Plannings that a mistake in the program has ended; its log has the traceback.",
+        value=standing.failed,
+    )
 
 
 def _engine_metrics(snapshot: ClusterSnapshot) -> Iterator[Metric]:

@@ -73,6 +73,7 @@ class Standing:
     settles_in_s: float | None
     braked: bool  #: the mass-loss brake holds: many nodes fell silent at once
     passes: int
+    failed: int  #: passes that a bug has ended
     last_pass_s: float
 
 
@@ -120,6 +121,7 @@ class FleetView:
             settles_in_s=self._observer.settles_in_s,
             braked=self._stores.inventory.braked,
             passes=self._reconciler.passes,
+            failed=self._reconciler.failed,
             last_pass_s=self._reconciler.last_pass_s,
         )
 

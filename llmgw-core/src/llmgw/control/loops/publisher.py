@@ -26,6 +26,9 @@ log = get_logger(__name__)
 SINK_RETRY_S = 1.0
 SINK_RETRY_CAP_S = 60.0
 
+#: What could not be published is tried again after this long.
+FAILED_S = 5.0
+
 State = tuple[tuple[Endpoint, ...], tuple[ModelStatus, ...]]
 
 
@@ -66,15 +69,25 @@ class Publisher:
         self._statuses: tuple[Epoch, tuple[ModelStatus, ...]] | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Publish at every bell, and at the latest every interval, until cancelled."""
+        """Publish at every bell, and at the latest every interval, until cancelled.
+
+        What fails is a bug of ours, told with its traceback and tried again: routers go on with
+        the table that they have.
+        """
         async with anyio.create_task_group() as group:
             for feed in self._feeds:
                 group.start_soon(feed.run)
             task_status.started()
             while True:
-                await self._observer.catch_up(self._clock)
-                began = self._clock.monotonic()
-                self.publish_now()
+                try:
+                    await self._observer.catch_up(self._clock)
+                    began = self._clock.monotonic()
+                    self.publish_now()
+                except Exception:
+                    log.exception("publishing failed", retry_in_s=FAILED_S)
+                    self._published = self._endpoints = self._statuses = None
+                    await self._clock.sleep(FAILED_S)
+                    continue
                 # Never more than half of the loop's time, however loud the bell.
                 await self._clock.sleep(self._clock.monotonic() - began)
                 await self._stores.wake.publisher.wait_rung(self._clock, self._interval_s)

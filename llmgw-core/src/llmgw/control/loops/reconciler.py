@@ -49,6 +49,8 @@ TURN = 32
 #: A plan is made this often although nothing has changed: it costs little, and a mistake in what
 #: counts as a change must not last.
 BACKSTOP_S = 30.0
+#: A pass that failed is tried again after this long.
+FAILED_S = 5.0
 #: Share of a core that may go into passes that only look at what load asks for.
 LOOK_SHARE = 0.01
 
@@ -100,14 +102,26 @@ class Reconciler:
         self._due = 0.0
         self.last_plan = Plan()
         self.passes = 0
+        self.failed = 0  #: passes that a bug has ended
         self.last_pass_s = 0.0
         self._ended = float("-inf")  #: of the newest planning
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Reconcile at every bell, and at the latest every interval, until cancelled."""
+        """Reconcile at every bell, and at the latest every interval, until cancelled.
+
+        A pass that fails is a bug of ours, told with its traceback and tried again: engines and
+        the router of this process go on without a plan, and would not without the process.
+        """
         task_status.started()
         while True:
-            wait_s = await self.reconcile_once()
+            try:
+                wait_s = await self.reconcile_once()
+            except Exception:
+                log.exception("planning failed", retry_in_s=FAILED_S)
+                self._memory, self._seen = Memory(), None  # of a pass that was cut short
+                self.failed += 1
+                await self._clock.sleep(FAILED_S)
+                continue
             if not await self._stores.wake.reconciler.wait_rung(self._clock, wait_s):
                 continue
             # Never more than half of the time is spent planning, however loud the bell.
