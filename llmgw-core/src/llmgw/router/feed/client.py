@@ -179,10 +179,12 @@ class FeedClient:
                 raise httpx.HTTPError(_why_refused(reply.status_code))
             rest = bytearray()
             async for chunk in reply.aiter_bytes():
+                searched = len(rest)  # of a table of megabytes no piece is gone through twice
                 rest += chunk
-                while (end := rest.find(b"\n")) >= 0:
+                while (end := rest.find(b"\n", searched)) >= 0:
                     line = bytes(rest[:end])
                     del rest[: end + 1]
+                    searched = 0
                     yield line
                 if len(rest) > _LINE_BYTES:
                     raise ValueError(f"a line of more than {_LINE_BYTES} bytes")
