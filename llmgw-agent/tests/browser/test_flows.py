@@ -113,7 +113,8 @@ def test_a_key_is_made_shown_once_and_revoked(page: Page, root: str) -> None:
     page.click("text=Back to the keys")
     assert secret not in page.content()
     assert "<b onmouseover=alert(1)>ci</b>" in page.inner_text("main")
-    page.click("button:has-text('Revoke')")
+    page.click("summary:has-text('Revoke')")
+    page.click("button:has-text('End it for good')")
     page.wait_for_selector("text=ended")
 
 
