@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_a_closed_store_can_be_opened_again(open_: Callable[..., Store]) -> None
     cluster_id = first.cluster_id
     first.close()
     assert open_().cluster_id == cluster_id
+
+
+@sqlite_only
+def test_a_closed_store_answers_no_thread_whatever_number_the_system_gives_it(
+    open_: Callable[..., Store],
+) -> None:
+    store = open_()
+    store.close()
+    for _ in range(20):  # a new thread each: one of them has the number of the store's own
+        with ThreadPoolExecutor(1) as thread, pytest.raises(StoreUnavailable, match="closed"):
+            thread.submit(store.catalog.entries).result()
 
 
 def test_servers_of_one_store_share_cluster_id_and_authority(

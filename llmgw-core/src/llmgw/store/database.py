@@ -170,6 +170,7 @@ class Database:
     def close(self) -> None:
         """Finish what is queued and close the connection."""
         self._executor.shutdown(wait=True)
+        self._thread_id = None  # the system gives the number of a thread that ended to a new one
         self.engine.dispose()
 
     def _remember_thread(self) -> None:
