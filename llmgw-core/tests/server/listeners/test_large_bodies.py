@@ -30,10 +30,11 @@ def picture(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_c002_a_chat_of_12_mb_arrives_whole(
-    listeners: Any, serving: str, chunked: bool
+@pytest.mark.parametrize("size", [1_000_000, 12_000_000])
+async def test_c002_a_chat_of_megabytes_arrives_whole(
+    listeners: Any, serving: str, size: int, chunked: bool
 ) -> None:
-    body = picture(12_000_000)
+    body = picture(size)
     answer = await listeners.ask(serving, post(CHAT, body, headers=listeners.auth, chunked=chunked))
     assert answer.status == 200
     assert listeners.engine.requests[0].body == body

@@ -24,6 +24,7 @@ from llmgw.errors import RequestError
 from llmgw.router.forward import Exchange
 from llmgw.router.front import refusals
 from llmgw.router.front.cold import ColdCycle
+from llmgw.router.front.filling import Filling
 from llmgw.router.front.front import Front
 from llmgw.router.front.head import new_request_id
 from llmgw.router.front.reader import RequestReader
@@ -54,6 +55,7 @@ class Connection(asyncio.Protocol):
         "_config",
         "_cycle",
         "_exchange",
+        "_filling",
         "_front",
         "_is_admitted",
         "_outbox",
@@ -91,6 +93,7 @@ class Connection(asyncio.Protocol):
         self._request: Request | None = None  #: being answered
         self._exchange: Exchange | None = None
         self._cycle: ColdCycle | None = None
+        self._filling: Filling | None = None  #: who reads meanwhile
         self._advancing = False
         self._closing = False
         self._reading_paused = False
@@ -119,6 +122,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's name
         self._server.connections.discard(self)
         self.transport = None
+        self._filling = None
         self._reader.end()
         self._waiting.clear()
         if self._exchange is not None:
@@ -148,10 +152,33 @@ class Connection(asyncio.Protocol):
             patience_s = reader.patience_s()
             if patience_s is not None:
                 self.deadline.set(patience_s)
+            rest = reader.rest_of_body()
+            if rest is not None and self.transport is not None:
+                self._filling = Filling(self, rest)
+                self.transport.set_protocol(self._filling)
         if self._waiting and not self._advancing:
             if is_idle and not reader.is_deaf:
                 self._repeated = self._remembered(data)
             self._advance()
+
+    def body_grew(self, count: int) -> None:
+        """Of a large body, so much has been read into its memory."""
+        self._reader.body_grew(count)
+        patience_s = self._reader.patience_s()
+        if patience_s is not None:
+            self.deadline.set(patience_s)
+
+    def body_is_whole(self) -> None:
+        """There is nothing more to come of it."""
+        self._listen_again()
+        self._reader.body_is_whole()
+        if not self._advancing:
+            self._advance()
+
+    def _listen_again(self) -> None:
+        if self._filling is not None and self.transport is not None:
+            self.transport.set_protocol(self)
+        self._filling = None
 
     @property
     def _is_busy(self) -> bool:
@@ -352,6 +379,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: RequestError) -> None:
         self._reader.is_deaf = True
+        self._listen_again()
         request = self._request or self._reader.refused or Request()
         request.keep_alive = False
         self._request = request

@@ -20,6 +20,8 @@ log = get_logger(__name__)
 
 _ROOM_AT_ONCE = 4 * 1024 * 1024
 """A body up to this size gets its memory at once: growing piece by piece would copy it as often."""
+_WORTH_FILLING = 64 * 1024
+"""Of a body still to come. Below it another parser costs as much as is saved."""
 
 Read = tuple[Request, KeyGrant | None] | RequestError
 """A complete request and the grant of its key, or why there will be no more requests."""
@@ -94,6 +96,25 @@ class RequestReader:
         self._head_bytes += len(data) if len(self.read) == before else 1
         if self._head_bytes > HEAD_LIMIT + len(data):
             self._refuse(refusals.head_too_large(f"more than {HEAD_LIMIT} bytes"))
+
+    def rest_of_body(self) -> memoryview | None:
+        """Return the memory for what is still to come of a body, where that is worth reading past the
+        parser. Then only `body_grew` and `body_is_whole` are called until it has come."""
+        incoming = self.incoming
+        if incoming is None or not isinstance(incoming.body, bytearray):
+            return None
+        if len(incoming.body) != incoming.length or incoming.length - self._size < _WORTH_FILLING:
+            return None
+        return memoryview(incoming.body)[self._size :]
+
+    def body_grew(self, count: int) -> None:
+        """So many bytes more have come, past the parser."""
+        self._size += count
+
+    def body_is_whole(self) -> None:
+        """The last of them has come. The parser still waits for them, so that another one goes on."""
+        self._parser = httptools.HttpRequestParser(self)
+        self.on_message_complete()
 
     def end(self) -> None:
         """Be deaf for good, and hold on to nobody: else each connection waits for the collector."""
