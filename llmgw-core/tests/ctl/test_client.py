@@ -12,7 +12,7 @@ import pytest
 from llmgw.ctl.client import Client, trust_of
 from llmgw.ctl.target import Target
 from llmgw.domain.secret import Secret
-from llmgw.errors import ConfigError, PermanentError, RequestError
+from llmgw.errors import ConfigError, PermanentError, RequestError, TransientError
 from llmgw.testing.pem import write_pair
 
 FOLLOWER, LEADER = "https://gw-1:8081", "https://gw-2:8081"
@@ -109,6 +109,33 @@ def test_an_answer_that_only_redirects_is_not_followed() -> None:
     servers = Servers(lambda _: httpx.Response(307, headers={"location": LEADER}))
     servers.client.send("POST", "/catalog", {})
     assert servers.hosts == [FOLLOWER]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong version"), "by http://"),
+        (
+            httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] verify failed: unknown (_ssl.c)"),
+            r"safely \(unknown\); --server-ca FILE",
+        ),
+        (httpx.RemoteProtocolError("disconnected"), "by https://"),
+        (httpx.ConnectError("refused"), "is the server running"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_says_what_to_do(error: httpx.HTTPError, said: str) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        error.request = request
+        raise error
+
+    with pytest.raises(TransientError, match=said):
+        Servers(answer).client.get("/status")
+
+
+@pytest.mark.parametrize("server", ["::", "http://gw:99999", "http://gw:port"])
+def test_what_is_no_url_is_a_mistake_in_the_usage(server: str) -> None:
+    with pytest.raises(ConfigError, match=r"--server: .* is no URL"):
+        Client(Target(server=server, token=None)).get("/status")
 
 
 def test_who_only_looks_changes_nothing_and_may_plan() -> None:

@@ -1,9 +1,9 @@
-"""What the overview says of load."""
+"""What the overview says of load, and replicas of their failures."""
 
 from __future__ import annotations
 
-from llmgw.adminapi.fleet import RatesReply, StatusReply
-from llmgw.ctl.fleet import status_text
+from llmgw.adminapi.fleet import RatesReply, ReplicaReply, ShardReply, StatusReply
+from llmgw.ctl.fleet import failures_text, status_text
 
 
 def load_line(rates: RatesReply | None) -> str:
@@ -38,3 +38,24 @@ def test_of_a_thousand_problems_the_first_are_shown_and_the_rest_counted() -> No
     assert lines[0] == "! node n0 is lost"
     assert len(lines) == 21
     assert lines[-1].startswith("  and 980 more:")
+
+
+def test_a_failure_is_told_with_the_way_out_and_the_last_lines() -> None:
+    shard = ShardReply(
+        id="m-1-1.0",
+        node="gpu-01",
+        rank=0,
+        state="backoff",
+        cause="bad_option",
+        message="no such option",
+        hint="correct `options`",
+        log_tail=tuple(f"line {number}\x1b[2J" for number in range(9)),
+    )
+    replica = ReplicaReply(
+        id="m-1-1", model="m", profile="p", state="backoff", since_at=0.0, shards=(shard,)
+    )
+    first, way_out, *lines, last = failures_text((replica,)).splitlines()
+    assert first == "m-1-1.0 on gpu-01: no such option [bad_option]"
+    assert way_out == "  way out: correct 'options'"
+    assert lines == [f"  | line {number}\\x1b[2J" for number in range(4, 9)]
+    assert last == "  its log: llmgw ctl logs gpu-01 --source m-1-1.0"

@@ -43,14 +43,16 @@ class Client:
         if target.token is not None:
             headers["authorization"] = f"Bearer {_header_safe(target.token.reveal())}"
         # Proxies of the environment are for the internet, not for one's own servers.
-        self._http = httpx.Client(
-            base_url=target.server,
-            headers=headers,
-            timeout=_TIMEOUT,
-            trust_env=False,
-            transport=transport,
-            verify=trust_of(target),
-        )
+        trust = trust_of(target)
+        with self._translated():
+            self._http = httpx.Client(
+                base_url=target.server,
+                headers=headers,
+                timeout=_TIMEOUT,
+                trust_env=False,
+                transport=transport,
+                verify=trust,
+            )
 
     def get(self, path: str, **query: object) -> str:
         """Return the body of a GET as sent. Query values of None are left out."""
@@ -163,16 +165,12 @@ class Client:
         try:
             yield
         except httpx.InvalidURL:
-            raise PermanentError(
-                f"--server {self._target.server!r} is no URL; one looks like http://HOST:8081"
-            ) from None
+            message = f"{self._target.server!r} is no URL; one looks like http://HOST:8081"
+            raise ConfigError("llmgw ctl", [Problem(path="--server", message=message)]) from None
         except httpx.TimeoutException as error:
             raise TransientError(f"{_asked(error)} did not answer in time") from None
         except httpx.HTTPError as error:
-            raise TransientError(
-                f"{_asked(error)} cannot be reached ({error}); is the server running? "
-                "Another one is named by --server URL or a context"
-            ) from None
+            raise TransientError(f"{_asked(error)} cannot be reached {_why(error)}") from None
 
 
 class NotLeading(RequestError):
@@ -213,6 +211,18 @@ def _is_as_safe(leader: str, asked: str) -> bool:
 def _asked(error: httpx.HTTPError) -> str:
     url = error.request.url
     return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
+def _why(error: httpx.HTTPError) -> str:
+    """Return what went wrong, and what to do about it."""
+    if "WRONG_VERSION_NUMBER" in str(error):
+        return "by TLS: it speaks plain HTTP, so name it by http://"
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        reason = re.sub(r"^.*verify failed: | \(_ssl.*$", "", str(error))
+        return f"safely ({reason}); --server-ca FILE names who vouches for it"
+    if isinstance(error, httpx.RemoteProtocolError):
+        return f"({error}); where it speaks TLS, name it by https://"
+    return f"({error}); is the server running? Another one is named by --server URL or a context"
 
 
 def parse(kind: type[T], text: str) -> T:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Where a thousand nodes are away at once, the figures above them must stay on the screen.
 _MOST_PROBLEMS = 20
+_LAST_LINES = 5  #: of an engine that failed; the whole log is one command away
 
 
 @click.command(cls=CtlCommand, examples=["llmgw ctl status", "llmgw ctl --json status | jq .nodes"])
@@ -267,7 +268,7 @@ def replicas(session: Session, model: str | None) -> None:
 
     def text(reply: ReplicasReply) -> str:
         shown = tuple(item for item in reply.replicas if model in (None, item.model))
-        return "\n\n".join(filter(None, [replicas_table(shown), _failures(shown)]))
+        return "\n\n".join(filter(None, [replicas_table(shown), failures_text(shown)]))
 
     session.show_reply(raw, ReplicasReply, text)
 
@@ -303,8 +304,9 @@ def replicas_table(replicas: tuple[ReplicaReply, ...]) -> str:
     )  # fmt: skip
 
 
-def _failures(replicas: tuple[ReplicaReply, ...]) -> str:
-    from llmgw.ctl.render import readable
+def failures_text(replicas: tuple[ReplicaReply, ...]) -> str:
+    """Return why engines failed, with the way out and their last lines."""
+    from llmgw.ctl.render import plain, readable
 
     lines = []
     for replica in replicas:
@@ -315,6 +317,7 @@ def _failures(replicas: tuple[ReplicaReply, ...]) -> str:
                 )
                 if shard.hint:
                     lines.append(f"  way out: {readable(shard.hint)}")
+                lines += [f"  | {plain(line)}" for line in shard.log_tail[-_LAST_LINES:]]
                 lines.append(f"  its log: llmgw ctl logs {shard.node} --source {shard.id}")
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ import click
 
 from llmgw.ctl.session import CtlCommand, ListingGroup, Session, pass_session
 from llmgw.domain.units import parse_duration
+from llmgw.errors import RequestError
 
 if TYPE_CHECKING:
     from llmgw.adminapi.work import WeightsReply
@@ -86,6 +87,13 @@ def fence(session: Session, node: str, reason: str, yes: bool) -> None:
 def revoke(session: Session, node: str, reason: str) -> None:
     """Refuse NODE from now on, whatever certificate it has; what it runs goes on running."""
     _act(session, node, "revoke", {"reason": reason}, f"{node} is revoked")
+    from llmgw.ctl.client import escape
+
+    try:
+        session.client.get(f"/nodes/{escape(node)}")
+    except RequestError as error:
+        if error.status == 404:  # one that was forgotten, or a typing error
+            click.echo(f"no node {node!r} is known; is the name right?", err=True)
 
 
 @click.command(cls=CtlCommand, examples=["llmgw ctl readmit gpu-01"])
