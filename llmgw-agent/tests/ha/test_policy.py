@@ -29,7 +29,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     for name, text in re.findall(
         r"```(?:python|toml)\n# (\S+)\n(.*?)```", GUIDE.read_text(), re.DOTALL
     ):
-        (source / name).write_text(text)
+        (tmp_path / name).write_text(text)  # `acme-llmgw/…`
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     offline = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(site)]
     subprocess.run([*pip, *offline, str(source)], check=True)
