@@ -47,6 +47,14 @@ def test_two_models_are_refused() -> None:
     assert refused.value.code == "duplicate_parameter"
 
 
+def test_a_form_of_more_than_a_thousand_parts_is_refused() -> None:
+    body = form(*[("", b"")] * 2000, ('name="model"', b"demo"))
+    with pytest.raises(RequestError) as refused:
+        read_form(body, TYPE)
+    assert refused.value.code == "too_many_parts"
+    assert read_form(form(*[("", b"")] * 500, ('name="model"', b"demo")), TYPE)[0] == "demo"
+
+
 @pytest.mark.parametrize("content_type", [b"application/json", b"multipart/form-data", b""])
 def test_another_content_type_is_refused(content_type: Any) -> None:
     with pytest.raises(RequestError):

@@ -12,12 +12,14 @@ _NAME = re.compile(
 )
 _FILE_NAME = re.compile(rb";\s*filename\*?=", re.IGNORECASE)
 _FIELD_LIMIT = 1024
+_PARTS_LIMIT = 1000
+"""Each costs 2.6 us; of empty ones 8 MB hold a million, which would stop all streams for 3 s."""
 
 
 def read_form(body: bytes | bytearray, content_type: bytes) -> tuple[str, tuple[int, int], bool]:
     """Return the model, where its bytes lie in the body, and whether a stream is wanted.
 
-    Raises RequestError if the form has no model, or two.
+    Raises RequestError if the form has no model, or two, or too many parts.
     """
     boundary = _BOUNDARY.search(content_type)
     if not content_type.lower().startswith(b"multipart/form-data") or boundary is None:
@@ -26,13 +28,20 @@ def read_form(body: bytes | bytearray, content_type: bytes) -> tuple[str, tuple[
         )
     found: dict[bytes, tuple[int, int]] = {}
     mark = b"--" + (boundary[1] or boundary[2])
+    between = b"\r\n" + mark
     place = body.find(mark)
+    parts = 0
     while place >= 0:
+        parts += 1
+        if parts > _PARTS_LIMIT:
+            raise RequestError(
+                f"the form has more than {_PARTS_LIMIT} parts", code="too_many_parts"
+            )
         start = place + len(mark)
         head_end = body.find(b"\r\n\r\n", start)
         if head_end < 0:
             break
-        place = body.find(b"\r\n" + mark, head_end + 2)
+        place = body.find(between, head_end + 2)
         if place < 0:
             break
         name = _field_name(bytes(body[start : min(head_end, start + _FIELD_LIMIT)]))
