@@ -6,6 +6,8 @@ Parsed once, with a type that skips what is not needed; the checks beside it loo
 from __future__ import annotations
 
 import json
+from array import array
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ _LARGE = 4096
 _LONG = 16 * 1024
 _HUGE = 128 * 1024
 _PART = 256 * 1024
+_STEPS = bytes.maketrans(b"{}", b"\x01\xff")  # down, and up: -1 as a signed byte
 _AS_BRACES = bytes.maketrans(b"[]", b"{}")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
@@ -166,13 +169,21 @@ def _stands_at(body: bytes | bytearray, start: int, value: memoryview) -> bool:
 def _check_depth(body: bytes | bytearray) -> None:
     if _has_few(body, b"[") and _has_few(body, b"{"):
         return
-    brackets = _structure(bytes(body))
-    for _ in range(DEPTH_LIMIT):
-        if not brackets:
-            return
-        brackets = brackets.replace(b"{}", b"")  # takes off the innermost level everywhere
-    if brackets:
+    if _depth(_structure(bytes(body))) > DEPTH_LIMIT:
         raise _too_deep()
+
+
+def _depth(braces: bytes) -> int:
+    """Return how deep they are nested. Each one has its other half."""
+    taken = 0
+    while braces:
+        shorter = braces.replace(b"{}", b"")  # without the innermost level everywhere
+        if len(braces) - len(shorter) < len(braces) // 8:
+            # Deep: level by level, some megabytes of it would hold the loop for seconds.
+            return taken + max(accumulate(array("b", braces.translate(_STEPS))))
+        braces = shorter
+        taken += 1
+    return taken
 
 
 def _has_few(body: bytes | bytearray, bracket: bytes) -> bool:
