@@ -126,6 +126,7 @@ def _request(seed: float) -> RoutedRequest:
     )
 
 
+@pytest.mark.timeout(90)
 async def test_nothing_is_left_of_ten_thousand_endpoints_and_two_hundred_models() -> None:
     fleet = Fleet()
     fleet.live(0)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from llmgw.store import open_store
 from llmgw.testing.clock import FakeClock
 
@@ -28,6 +30,7 @@ for number in itertools.count(store.catalog.version()):
 """
 
 
+@pytest.mark.timeout(90)
 def test_after_each_kill_the_store_opens_and_no_change_is_half_there(tmp_path: Path) -> None:
     confirmed = 0
     for kill in range(6):

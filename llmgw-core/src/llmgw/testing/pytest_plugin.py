@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -14,16 +15,21 @@ from llmgw.testing.clock import FakeClock
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Leave the umask as it was: our programs narrow it, and some tests run them in this process.
+    """Leave umask and log as they were: our programs set both, and some tests run them here.
 
-    A PostgreSQL of another user could not read what the next test writes for it.
+    A PostgreSQL of another user could not read what the next test writes for it, and each line of the
+    next tests would be a traceback, since the stream that pytest had given the program is closed.
     """
-    before = os.umask(0o022)
-    os.umask(before)
+    umask = os.umask(0o022)
+    os.umask(umask)
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
     try:
         return (yield)
     finally:
-        os.umask(before)
+        os.umask(umask)
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 @pytest.fixture
