@@ -71,7 +71,7 @@ class Fleet:
         self._publish([_endpoint(f"{wave}-{at}", (DEMO, own)) for at in range(AT_A_TIME)])
         for profile in self.profiles:
             self._ask(DEMO, profile)
-            self._ask(own, profile)
+        self._ask(own, None)
         # They leave one of their models first, and the other one later.
         self._publish([_endpoint(f"{wave}-{at}", (own,)) for at in range(AT_A_TIME)])
         self._ask(own, None)

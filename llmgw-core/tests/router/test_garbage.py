@@ -11,7 +11,7 @@ import contextlib
 import gc
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -33,6 +33,8 @@ from llmgw.testing.site import free_port
 
 pytestmark = pytest.mark.anyio
 
+Left = Callable[[], Counter[str]]
+
 KINDS = (
     *(Exchange, Envelope, Examination, Connection, Request, RequestError),
     *(EngineConnection, Opening, LookFailed),
@@ -41,15 +43,17 @@ CHAT = "/v1/chat/completions"
 KEY = "llmgw_k_secret"
 
 
-def left() -> Counter[str]:
+def there_are() -> Counter[str]:
     return Counter(type(item).__name__ for item in gc.get_objects() if isinstance(item, KINDS))
 
 
-@pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
+@pytest.fixture
+def left() -> Iterator[Left]:
+    """Return a function that returns what is left of a test that the collector has no part in."""
     gc.collect()
+    before = there_are()  # of other tests, which may hold on to some
     gc.disable()
-    yield
+    yield lambda: there_are() - before
     gc.enable()
 
 
@@ -59,7 +63,7 @@ def limited_key() -> ApiKey:
     return ApiKey(id="k", secret_hash=secret_hash, limits=KeyLimits(requests_per_minute=1))
 
 
-async def test_nothing_is_left_of_requests_that_were_refused(start_router: Any) -> None:
+async def test_nothing_is_left_of_requests_that_were_refused(left: Left, start_router: Any) -> None:
     async with ScriptedEngine() as engine:
         router = await start_router(engine.url, keys_open=False)
         router.router.keys.replace([limited_key()])
@@ -84,7 +88,7 @@ async def test_nothing_is_left_of_requests_that_were_refused(start_router: Any) 
 @pytest.mark.parametrize("end", [Die(), Close(reset=True)], ids=["died", "hung up"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_nothing_is_left_of_requests_whose_engine_went(
-    start_router: Any, end: Any, stream: bool
+    left: Left, start_router: Any, end: Any, stream: bool
 ) -> None:
     settings = RouterSettings(deadlines=Deadlines(queue=0.1, connect=0.5))
     async with ScriptedEngine(Script.raw(end)) as engine:
@@ -104,7 +108,7 @@ async def pool() -> AsyncIterator[ConnectionPool]:
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
 async def test_nothing_is_left_of_a_connection_that_nobody_waits_for_any_more(
-    pool: ConnectionPool, make_endpoint: Any, turns: int
+    left: Left, pool: ConnectionPool, make_endpoint: Any, turns: int
 ) -> None:
     async with ScriptedEngine() as engine:
         opening = pool.open(make_endpoint(engine.url), lambda _: None, lambda _: None)
@@ -116,7 +120,7 @@ async def test_nothing_is_left_of_a_connection_that_nobody_waits_for_any_more(
 
 
 async def test_nothing_is_left_of_a_look_that_failed(
-    pool: ConnectionPool, make_endpoint: Any
+    left: Left, pool: ConnectionPool, make_endpoint: Any
 ) -> None:
     endpoint = make_endpoint(f"http://127.0.0.1:{free_port()}")
     with contextlib.suppress(LookFailed):
@@ -125,7 +129,7 @@ async def test_nothing_is_left_of_a_look_that_failed(
 
 
 async def test_nothing_is_left_of_a_client_that_went_while_its_engine_was_looked_for(
-    start_router: Any,
+    left: Left, start_router: Any
 ) -> None:
     router = await start_router(f"http://127.0.0.1:{free_port()}")
     async with connect(router.port) as client:
