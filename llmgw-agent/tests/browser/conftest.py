@@ -59,7 +59,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def _catalog(tiny: str, noisy: str) -> dict[str, Any]:
     def model(name: str, **profile: Any) -> dict[str, Any]:
-        options = {"ctx_size": 512, "threads": 1}
+        # Slots of their own: what fills a shared context ends every stream of the engine.
+        options = {"ctx_size": 2048, "parallel": 4, "threads": 1}
         first = {"engine": "llamacpp", "weights": f"path:{tiny}", "options": options}
         return {"name": name, "profiles": [{**first, **profile}]}
 
