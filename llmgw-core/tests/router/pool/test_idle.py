@@ -14,6 +14,7 @@ from llmgw.router.pool import (
     EngineExchange,
     EngineFailure,
 )
+from llmgw.router.pool.pool import IDLE_FEW, SURPLUS_FOR_S, SWEEP_EVERY_S
 from llmgw.router.timers import TICK_S, TimerWheel
 from llmgw.testing.clock import FakeClock
 from llmgw.testing.engine_script import ScriptedEngine
@@ -59,24 +60,42 @@ async def ask(connection: EngineConnection) -> None:
     await eventually(lambda: asked.is_over)
 
 
+async def advance(clock: FakeClock, wheel: TimerWheel, seconds: float) -> None:
+    for _ in range(int(seconds / TICK_S)):
+        await clock.advance(TICK_S)
+        wheel.turn()
+
+
 async def test_a_connection_is_closed_before_its_engine_closes_it_and_not_sooner_than_needed(
     make_endpoint: Any,
 ) -> None:
     clock = FakeClock()
     wheel = TimerWheel(clock)
-
-    async def wait(seconds: float) -> None:
-        for _ in range(int(seconds / TICK_S)):
-            await clock.advance(TICK_S)
-            wheel.turn()
-
     pool = ConnectionPool(wheel, connect_limit_s=5.0)
     async with ScriptedEngine() as engine:
         endpoint = make_endpoint(engine.url)
         for wait_s in (KEEP_ALIVE_S / 2, KEEP_ALIVE_S):
             await ask(await connection_to(pool, endpoint))
-            await wait(wait_s)
+            await advance(clock, wheel, wait_s)
         assert engine.connections == 1, "in use for as long as the engine keeps it"
         assert pool.idle == 0
         await eventually(lambda: not engine.open_connections)
+        await pool.aclose()
+
+
+async def test_of_a_crowd_that_has_gone_elsewhere_few_connections_stay(make_endpoint: Any) -> None:
+    clock = FakeClock()
+    wheel = TimerWheel(clock)
+    pool = ConnectionPool(wheel, connect_limit_s=5.0)
+    async with ScriptedEngine() as engine:
+        endpoint = make_endpoint(engine.url)
+        crowd = [await connection_to(pool, endpoint) for _ in range(20)]
+        for connection in crowd:
+            await ask(connection)
+        await advance(clock, wheel, SURPLUS_FOR_S / 2)
+        assert pool.idle == 20, "another request may follow at once"
+        await advance(clock, wheel, SURPLUS_FOR_S + SWEEP_EVERY_S)
+        assert pool.idle == IDLE_FEW
+        assert pool.take(endpoint) is crowd[-1]
+        await eventually(lambda: engine.open_connections == IDLE_FEW)
         await pool.aclose()

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -24,9 +24,13 @@ from llmgw.router.timers import Deadline, TimerWheel, within
 
 IDLE_LIMIT = 1024  #: kept per endpoint; more are closed after use
 # Engines close theirs after 5 s (uvicorn under vLLM and SGLang, cpp-httplib under llama.cpp), and a
-# request that meets that moment has to be sent again. The one used last is used next, so that what
-# has not been used for so long is surplus: of a time when another engine was away, say.
+# request that meets that moment has to be sent again.
 IDLE_FOR_S = 4.0
+# The one used last is used next, so that many that wait are of a crowd that has gone elsewhere: an
+# engine has come back, say. Some 5 kB each, they would be what the process is largest for.
+IDLE_FEW = 8  #: of each endpoint may wait for so long; a connect costs the others some 0.1 ms
+SURPLUS_FOR_S = 1.0
+SWEEP_EVERY_S = 0.5
 _OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL)
 
 
@@ -186,8 +190,8 @@ class ConnectionPool:
             return
         connection.idle_since = self.wheel.now
         idle.append(connection)
-        if self._sweep.due > self.wheel.now + IDLE_FOR_S:
-            self._sweep.set(IDLE_FOR_S)
+        if self._sweep.due > self.wheel.now + SWEEP_EVERY_S:
+            self._sweep.set(SWEEP_EVERY_S)
 
     def _remove(self, connection: EngineConnection) -> None:
         idle = self._idle.get(connection.endpoint.id)
@@ -195,18 +199,25 @@ class ConnectionPool:
             idle.remove(connection)
 
     def _close_old(self) -> None:
-        oldest = self.wheel.now - IDLE_FOR_S
+        now = self.wheel.now
         for endpoint, idle in list(self._idle.items()):
-            kept = [connection for connection in idle if connection.idle_since > oldest]
-            for connection in idle:
-                if connection.idle_since <= oldest:
-                    connection.close()
-            if kept:
-                idle[:] = kept
-            else:
+            old = _how_many_are_old([connection.idle_since for connection in idle], now)
+            for connection in idle[:old]:
+                connection.close()
+            del idle[:old]
+            if not idle:
                 del self._idle[endpoint]
         if self._idle:
-            self._sweep.set(IDLE_FOR_S / 4)
+            self._sweep.set(SWEEP_EVERY_S)
+
+
+def _how_many_are_old(since: Sequence[float], now: float) -> int:
+    """Return how many are to be closed, the first ones of those idle since then, in ascending order."""
+    few = len(since) - IDLE_FEW
+    for number, began in enumerate(since):
+        if began > now - (SURPLUS_FOR_S if number < few else IDLE_FOR_S):
+            return number
+    return len(since)
 
 
 class EngineAddress:
