@@ -28,7 +28,7 @@ IDLE_LIMIT = 1024  #: kept per endpoint; more are closed after use
 IDLE_FOR_S = 4.0
 # The one used last is used next, so that many that wait are of a crowd that has gone elsewhere: an
 # engine has come back, say. Some 5 kB each, they would be what the process is largest for.
-IDLE_FEW = 8  #: of each endpoint may wait for so long; a connect costs the others some 0.1 ms
+IDLE_FEW = 8  #: of each endpoint may wait for IDLE_FOR_S, the others for SURPLUS_FOR_S
 SURPLUS_FOR_S = 1.0
 SWEEP_EVERY_S = 0.5
 _OUR_OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL)
@@ -201,7 +201,7 @@ class ConnectionPool:
     def _close_old(self) -> None:
         now = self.wheel.now
         for endpoint, idle in list(self._idle.items()):
-            old = _how_many_are_old([connection.idle_since for connection in idle], now)
+            old = _how_many_are_old(idle, now)
             for connection in idle[:old]:
                 connection.close()
             del idle[:old]
@@ -211,13 +211,13 @@ class ConnectionPool:
             self._sweep.set(SWEEP_EVERY_S)
 
 
-def _how_many_are_old(since: Sequence[float], now: float) -> int:
-    """Return how many are to be closed, the first ones of those idle since then, in ascending order."""
-    few = len(since) - IDLE_FEW
-    for number, began in enumerate(since):
-        if began > now - (SURPLUS_FOR_S if number < few else IDLE_FOR_S):
+def _how_many_are_old(idle: Sequence[EngineConnection], now: float) -> int:
+    """Return how many of the first ones are to be closed. idle: the longest idle first."""
+    few = len(idle) - IDLE_FEW
+    for number, connection in enumerate(idle):
+        if connection.idle_since > now - (SURPLUS_FOR_S if number < few else IDLE_FOR_S):
             return number
-    return len(since)
+    return len(idle)
 
 
 class EngineAddress:
